@@ -53,7 +53,8 @@ fn following(comments: &[Comment], line: usize) -> usize {
 fn parse(statement: &str) -> Result<(Rule, Date), String> {
     let rest = statement.strip_prefix("allow ").ok_or("the word allow is missing")?;
     let (rule, rest) = rest.trim_start().split_once(' ').ok_or("the date is missing")?;
-    let rule = Rule::named(rule).ok_or_else(|| format!("there is no rule {rule:?}, only {}", Rule::names()))?;
+    let rule =
+        Rule::named(rule).ok_or_else(|| format!("there is no rule {rule:?}, only {}", Rule::names()))?;
     let rest = rest.trim_start().strip_prefix("until ").ok_or("the word until is missing")?;
     let (date, reason) = rest.split_once(':').ok_or("the reason is missing")?;
     let date = date.trim();

@@ -7,37 +7,79 @@ use super::model::{Arg, Call, TextExpr};
 use super::syntax::{Context, FrontEnd, MAX_DEPTH, MethodCall, names_redis};
 
 /// Methods that take a command as their arguments.
-const RAW: &[&str] = &["call", "sendcommand", "executecommand", "execute", "do", "send", "rawcommand", "customcommand"];
+const RAW: &[&str] =
+    &["call", "sendcommand", "executecommand", "execute", "do", "send", "rawcommand", "customcommand"];
 
 /// Methods and functions that start a pipeline or a transaction.
-const PIPELINES: &[&str] =
-    &["pipeline", "pipelined", "pipe", "atomicpipe", "multi", "txpipeline", "txpipelined", "transaction", "batch"];
+const PIPELINES: &[&str] = &[
+    "pipeline",
+    "pipelined",
+    "pipe",
+    "atomicpipe",
+    "multi",
+    "txpipeline",
+    "txpipelined",
+    "transaction",
+    "batch",
+];
 
 /// Methods whose commands have a subcommand before the key.
 const WITH_SUBCOMMAND: &[&str] = &["XGROUP", "XINFO", "OBJECT", "MEMORY"];
 
 /// Names that variables with a client often have.
 const CLIENT_NAMES: &[&str] = &[
-    "client", "conn", "con", "connection", "r", "rc", "c", "pipe", "pipeline", "p", "tx", "multi", "db", "kv", "cache", "store",
-    "red", "cluster", "pubsub", "publisher", "subscriber", "pub", "sub", "batch",
+    "client",
+    "conn",
+    "con",
+    "connection",
+    "r",
+    "rc",
+    "c",
+    "pipe",
+    "pipeline",
+    "p",
+    "tx",
+    "multi",
+    "db",
+    "kv",
+    "cache",
+    "store",
+    "red",
+    "cluster",
+    "pubsub",
+    "publisher",
+    "subscriber",
+    "pub",
+    "sub",
+    "batch",
 ];
 
 /// Words of names whose values are about Redis but no client.
 const NOT_CLIENTS: &[&str] = &[
-    "config", "cfg", "options", "opts", "settings", "params", "args", "url", "info", "env", "map", "stats", "result", "reply",
-    "response", "headers", "dict", "nodes", "version",
+    "config", "cfg", "options", "opts", "settings", "params", "args", "url", "info", "env", "map", "stats",
+    "result", "reply", "response", "headers", "dict", "nodes", "version",
 ];
 
 /// Words in the value of a variable that is a client of something else.
 const OTHER_CLIENTS: &[&str] = &[
-    "sql", "postgres", "http", "mongo", "map", "dict", "json", "reqwest", "hyper", "file", "vec", "btree", "s3", "grpc",
-    "kafka", "axios", "fetch", "object",
+    "sql", "postgres", "http", "mongo", "map", "dict", "json", "reqwest", "hyper", "file", "vec", "btree",
+    "s3", "grpc", "kafka", "axios", "fetch", "object",
 ];
 
 /// Functions whose texts look like keys and are none: names of events in a browser, and keys of its storage.
 pub(super) const NOT_FOR_KEYS: &[&str] = &[
-    "addEventListener", "removeEventListener", "CustomEvent", "Event", "dispatchEvent", "getItem", "setItem", "removeItem",
-    "querySelector", "querySelectorAll", "closest", "matches",
+    "addEventListener",
+    "removeEventListener",
+    "CustomEvent",
+    "Event",
+    "dispatchEvent",
+    "getItem",
+    "setItem",
+    "removeItem",
+    "querySelector",
+    "querySelectorAll",
+    "closest",
+    "matches",
 ];
 
 /// Whether a text is a Lua script for Redis.
@@ -46,16 +88,23 @@ pub(super) fn is_script(text: &str) -> bool {
 }
 
 /// The Redis commands that a call sends.
-pub(super) fn redis_calls(front_end: &dyn FrontEnd, cx: &Context<'_>, node: Node<'_>, call: MethodCall<'_, '_>) -> Vec<Call> {
+pub(super) fn redis_calls(
+    front_end: &dyn FrontEnd,
+    cx: &Context<'_>,
+    node: Node<'_>,
+    call: MethodCall<'_, '_>,
+) -> Vec<Call> {
     let name: String = call.name.chars().filter(|c| *c != '_').collect::<String>().to_ascii_lowercase();
     let Some(receiver) = call.receiver else { return Vec::new() };
     let is_client = |is_generic| is_client(front_end, cx, receiver, is_generic, 0);
     let group = group_of(front_end, cx, receiver);
+    // A chain of calls begins far above its last one, whose arguments are beside its name.
+    let place = node.child_by_field_name("arguments").unwrap_or(node);
     let at = |command: &str, args: Vec<Arg>, group: Option<usize>| Call {
         command: command.to_owned(),
         args,
-        position: receiver.end_byte(),
-        line: line_of(front_end, cx, node),
+        position: place.start_byte(),
+        line: place.start_position().row + 1,
         group,
     };
     if RAW.contains(&name.as_str()) {
@@ -66,20 +115,22 @@ pub(super) fn redis_calls(front_end: &dyn FrontEnd, cx: &Context<'_>, node: Node
         // Lists of commands, as ioredis takes them.
         let [Arg::List(commands)] = call.args.as_slice() else { return Vec::new() };
         let commands = commands.iter().filter_map(|command| raw_command(vec![command.clone()]));
-        let found: Vec<Call> = commands.map(|(command, args)| at(&command, args, Some(node.start_byte()))).collect();
+        let found: Vec<Call> =
+            commands.map(|(command, args)| at(&command, args, Some(node.start_byte()))).collect();
         return if is_client(true) { found } else { Vec::new() };
     }
     let Some((command, args)) = command_of(&name, call.args) else { return Vec::new() };
     let is_complete = !args.is_empty() && (command != "SET" || args.len() > 1);
     // Clients of HTTP have methods of the same names.
-    let is_path = args.first().and_then(Arg::as_text).is_some_and(|text| text.head().starts_with('/') || text.head().contains("://"));
-    if is_complete && !(is_path && is_generic(&command)) && is_client(is_generic(&command)) { vec![at(&command, args, group)] } else { Vec::new() }
-}
-
-/// The line of the method's name: a chain of calls begins far above its last one.
-fn line_of(front_end: &dyn FrontEnd, cx: &Context<'_>, node: Node<'_>) -> usize {
-    let receiver = front_end.callee(cx, node).and_then(|(receiver, _)| receiver);
-    receiver.map_or(node.start_position().row, |receiver| receiver.end_position().row) + 1
+    let is_path = args
+        .first()
+        .and_then(Arg::as_text)
+        .is_some_and(|text| text.head().starts_with('/') || text.head().contains("://"));
+    if is_complete && !(is_path && is_generic(&command)) && is_client(is_generic(&command)) {
+        vec![at(&command, args, group)]
+    } else {
+        Vec::new()
+    }
 }
 
 /// A command whose name is the first argument, or the first element of a list.
@@ -90,7 +141,9 @@ fn raw_command(args: Vec<Arg>) -> Option<(String, Vec<Arg>)> {
             let mut items = items.into_iter();
             (items.next()?, items.collect())
         }
-        name => (name, args.flat_map(|arg| if let Arg::List(items) = arg { items } else { vec![arg] }).collect()),
+        name => {
+            (name, args.flat_map(|arg| if let Arg::List(items) = arg { items } else { vec![arg] }).collect())
+        }
     };
     let command = name.as_word()?.to_ascii_uppercase();
     is_command(&command).then_some((command, rest))
@@ -176,7 +229,8 @@ fn is_client(
     if names_redis(&lower) {
         return true;
     }
-    let is_plausible = cx.mentions_redis && (!must_be_sure || CLIENT_NAMES.contains(&lower.as_str()) || is_client_word(&lower));
+    let is_plausible = cx.mentions_redis
+        && (!must_be_sure || CLIENT_NAMES.contains(&lower.as_str()) || is_client_word(&lower));
     if object.is_some() {
         return is_plausible;
     }
@@ -195,7 +249,10 @@ fn is_client_word(name: &str) -> bool {
 
 /// Methods between a client and its command: commands of a pipeline before this one, and what makes a client.
 fn is_step(name: &str) -> bool {
-    let makes_client = ["client", "conn", "get", "clone", "lock", "borrow", "unwrap", "expect", "acquire", "arg", "ignore", "atomic"];
+    let makes_client = [
+        "client", "conn", "get", "clone", "lock", "borrow", "unwrap", "expect", "acquire", "arg", "ignore",
+        "atomic",
+    ];
     PIPELINES.contains(&name)
         || RAW.contains(&name)
         || name == "cmd"
@@ -206,7 +263,7 @@ fn is_step(name: &str) -> bool {
 /// The pipeline or transaction that a command is added to: where it starts in the source.
 pub(super) fn group_of(front_end: &dyn FrontEnd, cx: &Context<'_>, receiver: Node<'_>) -> Option<usize> {
     let mut node = receiver;
-    for _ in 0..MAX_DEPTH * 10 {
+    for _ in 0..MAX_DEPTH {
         if let Some(inner) = front_end.unwrap(node) {
             node = inner;
         } else if let Some((object, name)) = front_end.callee(cx, node) {
@@ -220,7 +277,8 @@ pub(super) fn group_of(front_end: &dyn FrontEnd, cx: &Context<'_>, receiver: Nod
         }
     }
     let binding = cx.resolve(cx.text_of(node), node.start_byte())?;
-    let origin: String = binding.origin.chars().filter(|c| *c != '_').collect::<String>().to_ascii_lowercase();
+    let origin: String =
+        binding.origin.chars().filter(|c| *c != '_').collect::<String>().to_ascii_lowercase();
     let starts = |name: &&str| origin.contains(&format!("{name}("));
     (PIPELINES.iter().any(starts) || origin.contains("pipeliner")).then_some(binding.start)
 }

@@ -1,5 +1,8 @@
 //! Redis commands: which of their arguments are keys, channels or patterns of keys, and which keep a TTL.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use super::model::{Arg, Call, TextExpr};
 
 /// Where the keys of a command are.
@@ -65,8 +68,13 @@ const GENERIC: &str = "APPEND COPY DEL DUMP EVAL EXISTS EXPIRE GET INCR DECR KEY
      RESTORE SCAN SET SORT SUBSCRIBE SUBSTR TOUCH TYPE UNLINK WATCH MEMORY PING EXEC MULTI SELECT TTL DISCARD GETSET";
 
 fn keys_of_command(command: &str) -> Option<Keys> {
-    let has = |names: &str| names.split_ascii_whitespace().any(|name| name == command);
-    COMMANDS.iter().find(|(_, names)| has(names)).map(|(keys, _)| *keys)
+    static BY_NAME: LazyLock<HashMap<&str, Keys>> = LazyLock::new(|| {
+        let names = |(keys, names): &(Keys, &'static str)| {
+            names.split_ascii_whitespace().map(|name| (name, *keys)).collect()
+        };
+        COMMANDS.iter().flat_map::<Vec<_>, _>(names).collect()
+    });
+    BY_NAME.get(command).copied()
 }
 
 pub(super) fn is_command(command: &str) -> bool {
@@ -181,7 +189,8 @@ fn after_match(args: &[Arg]) -> Vec<Option<&TextExpr>> {
     let named = args.iter().find_map(|arg| match arg {
         Arg::Named(name, value) if name == "match" => value.as_text(),
         Arg::Map(entries) => {
-            let is_match = |name: &TextExpr| name.as_literal().is_some_and(|name| name.eq_ignore_ascii_case("MATCH"));
+            let is_match =
+                |name: &TextExpr| name.as_literal().is_some_and(|name| name.eq_ignore_ascii_case("MATCH"));
             entries.iter().find(|(name, _)| is_match(name)).and_then(|(_, value)| value.as_text())
         }
         _ => None,
@@ -206,7 +215,15 @@ fn sets_ttl(options: &[Arg]) -> bool {
         let name = name.to_ascii_lowercase().replace('_', "");
         matches!(
             name.as_str(),
-            "ex" | "px" | "exat" | "pxat" | "keepttl" | "expiration" | "ttl" | "timeout" | "expire" | "expiry"
+            "ex" | "px"
+                | "exat"
+                | "pxat"
+                | "keepttl"
+                | "expiration"
+                | "ttl"
+                | "timeout"
+                | "expire"
+                | "expiry"
         )
     };
     let is_off = |value: &Arg| match value {
@@ -224,7 +241,10 @@ fn sets_ttl(options: &[Arg]) -> bool {
         }
         Arg::List(_) => true,
         Arg::Other(source) => {
-            !is_off(option) && !matches!(source.as_str(), "true" | "True") && !source.ends_with("NX") && !source.ends_with("XX")
+            !is_off(option)
+                && !matches!(source.as_str(), "true" | "True")
+                && !source.ends_with("NX")
+                && !source.ends_with("XX")
         }
     })
 }

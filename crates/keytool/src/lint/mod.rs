@@ -164,7 +164,8 @@ impl<'c> Linter<'c> {
 /// Adds what Lua scripts within texts contain.
 fn add_scripts(source: &mut Source) -> Result<(), walk::Unparsable> {
     let is_script = |text: &&model::TextExpr| text.as_literal().is_some_and(calls::is_script);
-    let scripts: Vec<_> = source.mentions.iter().map(|mention| &mention.text).filter(is_script).cloned().collect();
+    let scripts: Vec<_> =
+        source.mentions.iter().map(|mention| &mention.text).filter(is_script).cloned().collect();
     source.mentions.retain(|mention| !is_script(&&mention.text));
     for script in scripts {
         let lua = languages::of(Path::new("script.lua"), "");

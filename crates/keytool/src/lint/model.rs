@@ -57,6 +57,8 @@ pub(super) struct Mention {
     pub(super) text: TextExpr,
     /// Whether a name around it, such as that of the variable, says that it is a key.
     pub(super) is_named_key: bool,
+    /// Whether it has no quotes.
+    pub(super) is_bare: bool,
 }
 
 /// A comment, or one line of it.

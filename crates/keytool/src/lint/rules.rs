@@ -13,8 +13,20 @@ use super::vocabulary::{Verdict, Vocabulary};
 use super::{Finding, Rule};
 
 /// The findings of a file, before exceptions.
-pub(super) fn check(vocabulary: &Vocabulary<'_>, source: &Source, path: &str, is_test_file: bool) -> Vec<Finding> {
-    let mut checker = Checker { vocabulary, path, is_test_file, tests: &source.tests, found: Vec::new(), judged: HashSet::new() };
+pub(super) fn check(
+    vocabulary: &Vocabulary<'_>,
+    source: &Source,
+    path: &str,
+    is_test_file: bool,
+) -> Vec<Finding> {
+    let mut checker = Checker {
+        vocabulary,
+        path,
+        is_test_file,
+        tests: &source.tests,
+        found: Vec::new(),
+        judged: HashSet::new(),
+    };
     for call in &source.calls {
         for key in commands::keys(call) {
             checker.key(key);
@@ -22,7 +34,7 @@ pub(super) fn check(vocabulary: &Vocabulary<'_>, source: &Source, path: &str, is
         checker.lost_ttls(call);
     }
     for mention in &source.mentions {
-        if vocabulary.governs(&mention.text, mention.is_named_key) {
+        if vocabulary.governs(mention) {
             checker.key(&mention.text);
         }
     }
@@ -58,7 +70,12 @@ impl Checker<'_, '_> {
                 let names = self.vocabulary.names();
                 let hint = self.vocabulary.suggestion(key);
                 let hint = hint.map_or_else(String::new, |near| format!("; the nearest entry is {near}"));
-                self.report(Rule::UnknownKey, key.line, key, format!("no entry of {names} has this key{hint}"));
+                self.report(
+                    Rule::UnknownKey,
+                    key.line,
+                    key,
+                    format!("no entry of {names} has this key{hint}"),
+                );
             }
             Some(Verdict::Key(entry)) if !self.is_test(key.position) => {
                 if let Some(builder) = builder(entry) {
@@ -178,5 +195,6 @@ fn any_tokens(text: &TextExpr) -> Vec<Token> {
 }
 
 fn shown(part: &TextExpr) -> String {
-    part.as_literal().map_or_else(|| format!("tag {part}"), |text| format!("slot {}", slot_of(text.as_bytes())))
+    part.as_literal()
+        .map_or_else(|| format!("tag {part}"), |text| format!("slot {}", slot_of(text.as_bytes())))
 }

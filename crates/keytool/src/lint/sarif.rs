@@ -8,7 +8,8 @@ use strum::IntoEnumIterator;
 
 use super::{Finding, Report, Rule};
 
-const SCHEMA: &str = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
+const SCHEMA: &str =
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
 
 /// The report as a SARIF log with one run.
 #[must_use]

@@ -9,6 +9,8 @@ use super::model::{Arg, Call, TextExpr};
 
 /// Expressions are read to this depth; what lies deeper is an unknown part.
 pub(super) const MAX_DEPTH: usize = 80;
+/// Operands of a sum that are read.
+const MAX_OPERANDS: usize = 100;
 
 /// A source file and the names that it declares.
 pub(super) struct Context<'s> {
@@ -52,6 +54,11 @@ pub(super) trait FrontEnd: Sync {
 
     /// Whether the node is an expression that makes a text, such as a literal or a concatenation.
     fn is_text(&self, kind: &str) -> bool;
+
+    /// Whether such a node is a word without quotes, which is often something else than a text.
+    fn is_bare(&self, _kind: &str) -> bool {
+        false
+    }
 
     /// The names that a node declares.
     fn declarations<'s, 't>(&self, cx: &Context<'s>, node: Node<'t>) -> Vec<Declaration<'s, 't>>;
@@ -135,7 +142,12 @@ impl<'s> Context<'s> {
 }
 
 impl<'s> Binding<'s> {
-    pub(super) fn new(cx: &Context<'s>, declaration: &Declaration<'s, '_>, scope: Range<usize>, value: Arg) -> Self {
+    pub(super) fn new(
+        cx: &Context<'s>,
+        declaration: &Declaration<'s, '_>,
+        scope: Range<usize>,
+        value: Arg,
+    ) -> Self {
         let origin = declaration.origin.map_or("", |node| cx.text_of(node));
         let end = origin.char_indices().nth(300).map_or(origin.len(), |(end, _)| end);
         let start = declaration.origin.map_or(scope.start, |node| node.start_byte());
@@ -150,7 +162,13 @@ pub(super) fn children<'t>(node: Node<'t>) -> Vec<Node<'t>> {
 }
 
 /// Adds the value of an expression to a text: its text, or an unknown part.
-pub(super) fn append(front_end: &dyn FrontEnd, cx: &Context<'_>, text: &mut TextExpr, node: Node<'_>, depth: usize) {
+pub(super) fn append(
+    front_end: &dyn FrontEnd,
+    cx: &Context<'_>,
+    text: &mut TextExpr,
+    node: Node<'_>,
+    depth: usize,
+) {
     match front_end.text(cx, node, depth + 1) {
         Some(part) => text.append(&part),
         None => text.push_hole(cx.text_of(node)),
@@ -158,8 +176,50 @@ pub(super) fn append(front_end: &dyn FrontEnd, cx: &Context<'_>, text: &mut Text
 }
 
 /// The text of an element of a list or an argument: unknown if it is none.
-pub(super) fn text_or_hole(front_end: &dyn FrontEnd, cx: &Context<'_>, node: Node<'_>, depth: usize) -> TextExpr {
+pub(super) fn text_or_hole(
+    front_end: &dyn FrontEnd,
+    cx: &Context<'_>,
+    node: Node<'_>,
+    depth: usize,
+) -> TextExpr {
     front_end.text(cx, node, depth + 1).unwrap_or_else(|| cx.hole(node))
+}
+
+/// The text of `a + b + c`, if one of the operands is a text. Long sums are nested deeply to the left.
+pub(super) fn sum(
+    front_end: &dyn FrontEnd,
+    cx: &Context<'_>,
+    node: Node<'_>,
+    operator: &str,
+    depth: usize,
+) -> Option<TextExpr> {
+    let (kind, mut operands, mut rest) = (node.kind(), Vec::new(), node);
+    while rest.kind() == kind && operands.len() < MAX_OPERANDS {
+        let (left, right) = (rest.child_by_field_name("left")?, rest.child_by_field_name("right")?);
+        let between = cx.source.get(left.end_byte()..right.start_byte())?;
+        if between.trim() != operator {
+            break;
+        }
+        operands.push(right);
+        rest = left;
+    }
+    if operands.is_empty() {
+        return None;
+    }
+    // What is left of a very long sum is unknown.
+    let first = (operands.len() < MAX_OPERANDS).then(|| front_end.text(cx, rest, depth + 1)).flatten();
+    let later = operands.into_iter().rev().map(|operand| (operand, front_end.text(cx, operand, depth + 1)));
+    let texts: Vec<_> = std::iter::once((rest, first)).chain(later).collect();
+    texts.iter().any(|(_, text)| text.is_some()).then(|| {
+        let mut sum = cx.start(node);
+        for (operand, text) in texts {
+            match text {
+                Some(text) => sum.append(&text),
+                None => sum.push_hole(cx.text_of(operand)),
+            }
+        }
+        sum
+    })
 }
 
 /// The parts of a list, joined by a separator.
@@ -218,7 +278,11 @@ pub(super) fn printf(place: TextExpr, format: &TextExpr, args: &[TextExpr]) -> T
 
 /// Fills the braces of Rust's `format!` and Python's `str.format`. `value` returns the text of a placeholder, by its content
 /// and its number among those without a name.
-pub(super) fn braces(place: TextExpr, format: &TextExpr, value: impl Fn(&str, usize) -> Option<TextExpr>) -> TextExpr {
+pub(super) fn braces(
+    place: TextExpr,
+    format: &TextExpr,
+    value: impl Fn(&str, usize) -> Option<TextExpr>,
+) -> TextExpr {
     use super::model::Piece;
 
     let (mut text, mut positional) = (place, 0);
@@ -294,7 +358,9 @@ pub(super) fn literal(cx: &Context<'_>, node: Node<'_>) -> TextExpr {
     for child in node.named_children(&mut cursor) {
         match child.kind() {
             "escape_sequence" => text.push_literal(&unescape(cx.text_of(child))),
-            kind if kind.contains("content") || kind.contains("fragment") => text.push_literal(cx.text_of(child)),
+            kind if kind.contains("content") || kind.contains("fragment") => {
+                text.push_literal(cx.text_of(child));
+            }
             _ => {}
         }
     }
@@ -316,4 +382,3 @@ pub(super) fn unescape_all(text: &str) -> String {
     }
     result
 }
-

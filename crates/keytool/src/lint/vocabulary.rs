@@ -6,14 +6,15 @@ use ade_catalog::find::nearest;
 use ade_catalog::model::{Catalog, Entry, EntryKind, IdForm};
 use ade_catalog::pattern::{Part, Pattern};
 
-use super::model::{MAX_KEY_BYTES, Piece, TextExpr};
+use super::model::{MAX_KEY_BYTES, Mention, Piece, TextExpr};
 use super::overlap::{Token, overlaps, tokens};
 
 /// Closed sets of a pattern are spelled out up to this many combinations; beyond, any text is accepted.
 const MAX_VARIANTS: usize = 256;
 
 /// Characters that keys in source code do not have, but URLs, expressions, markup and messages do.
-const NOT_IN_KEYS: &[char] = &['"', '\'', '`', '\\', '<', '>', '(', ')', '=', ';', ',', '&', '^', '!', '|', '#'];
+const NOT_IN_KEYS: &[char] =
+    &['"', '\'', '`', '\\', '<', '>', '(', ')', '=', ';', ',', '&', '^', '!', '|', '#'];
 
 /// The catalogs, prepared for texts with unknown parts.
 pub(super) struct Vocabulary<'c> {
@@ -61,7 +62,8 @@ impl<'c> Vocabulary<'c> {
             vocabulary.add_prefixes(catalog);
             for entry in &catalog.entries {
                 let current = [&entry.plain, &entry.cluster].into_iter().map(|pattern| (pattern, false));
-                for (pattern, is_former) in current.chain(entry.formerly.iter().map(|former| (former, true))) {
+                for (pattern, is_former) in current.chain(entry.formerly.iter().map(|former| (former, true)))
+                {
                     let separator = u8::try_from(pattern.separator()).unwrap_or(b':');
                     let variants = variants(catalog, pattern);
                     vocabulary.spellings.extend(variants.into_iter().map(|tokens| Spelling {
@@ -122,13 +124,19 @@ impl<'c> Vocabulary<'c> {
     }
 
     /// Whether a text outside calls of Redis is one that the catalogs govern.
-    pub(super) fn governs(&self, text: &TextExpr, is_named_key: bool) -> bool {
+    pub(super) fn governs(&self, mention: &Mention) -> bool {
+        let Mention { text, is_named_key, is_bare } = mention;
+        // A word such as `name:1.2` is an image or a host with a path.
+        if *is_bare && text.split(|character| character == ':').len() < 3 {
+            return false;
+        }
         let head = text.head();
-        let begins = |prefix: &String| head.starts_with(prefix.as_str()) && text.literal_bytes() > prefix.len();
+        let begins =
+            |prefix: &String| head.starts_with(prefix.as_str()) && text.literal_bytes() > prefix.len();
         let is_fixed = || text.as_literal().is_some_and(|text| self.fixed.contains(text));
         let is_governed = self.prefixes.iter().any(begins)
             || is_fixed()
-            || (is_named_key && self.common_prefixes.iter().any(begins));
+            || (*is_named_key && self.common_prefixes.iter().any(begins));
         is_governed && looks_like_key(text)
     }
 
@@ -194,9 +202,10 @@ impl<'c> Vocabulary<'c> {
         if wanted.contains(&Token::Any) {
             return None;
         }
-        let found = self.spellings.iter().find(|spelling| {
-            overlaps(&wanted, &spelling.tokens, spelling.separator) && !spelling.is_former
-        });
+        let found = self
+            .spellings
+            .iter()
+            .find(|spelling| overlaps(&wanted, &spelling.tokens, spelling.separator) && !spelling.is_former);
         let Some(spelling) = found else { return Some(text.clone()) };
         let ids = identifiers(text, spelling.pattern)?;
         let cluster = TextExpr::filled(&spelling.entry.cluster, &ids, text)?;
@@ -238,7 +247,9 @@ fn variants(catalog: &Catalog, pattern: &Pattern) -> Vec<Vec<Token>> {
         };
         match catalog.id(number).map(|kind| &kind.form) {
             Some(IdForm::OneOf(members)) if variants.len() * members.len() <= MAX_VARIANTS => {
-                let with = |variant: &Vec<Token>, member: &str| variant.iter().copied().chain(tokens(member)).collect();
+                let with = |variant: &Vec<Token>, member: &str| {
+                    variant.iter().copied().chain(tokens(member)).collect()
+                };
                 let longer = |variant: &Vec<Token>| -> Vec<Vec<Token>> {
                     members.iter().map(|member| with(variant, &member.value)).collect()
                 };
@@ -263,8 +274,7 @@ fn key_tokens(text: &TextExpr) -> Vec<Token> {
             Piece::Hole(_) => {
                 let before = number.checked_sub(1).and_then(|before| text.pieces.get(before));
                 let opens = matches!(before, Some(Piece::Literal(text)) if text.ends_with('{'));
-                let closes =
-                    matches!(text.pieces.get(number + 1), Some(Piece::Literal(text)) if text.starts_with('}'));
+                let closes = matches!(text.pieces.get(number + 1), Some(Piece::Literal(text)) if text.starts_with('}'));
                 found.push(if opens && closes { Token::Any } else { Token::Segment });
             }
         }
@@ -317,6 +327,7 @@ fn placeholder_length(text: &str) -> Option<usize> {
 fn looks_like_key(text: &TextExpr) -> bool {
     let is_key_text = |text: &str| {
         !text.contains("::")
+            && !text.contains(":/")
             && !text.contains("//")
             && !text.contains(NOT_IN_KEYS)
             && text.bytes().all(|byte| byte.is_ascii_graphic())
@@ -359,7 +370,8 @@ fn identifiers(text: &TextExpr, pattern: &Pattern) -> Option<Vec<(usize, TextExp
     // Private-use characters cannot occur in patterns. Each stands for an identifier.
     let ids: Vec<usize> = pattern.ids().collect();
     let shape = pattern.fill(|_| "\u{e000}");
-    let is_separator = |character: char| character == pattern.separator() || matches!(character, ':' | '{' | '}');
+    let is_separator =
+        |character: char| character == pattern.separator() || matches!(character, ':' | '{' | '}');
     let (segments, shapes) = (text.split(is_separator), shape.split(is_separator).collect::<Vec<_>>());
     if segments.len() != shapes.len() {
         return None;
@@ -367,7 +379,14 @@ fn identifiers(text: &TextExpr, pattern: &Pattern) -> Option<Vec<(usize, TextExp
     let with_id = segments.into_iter().zip(shapes).filter(|(_, shape)| shape.contains('\u{e000}'));
     let found = with_id.zip(ids).map(|((segment, shape), id)| {
         // An identifier that shares its segment with text is rare; what it is then does not matter for most tags.
-        (id, if shape == "\u{e000}" { segment } else { TextExpr { pieces: segment.pieces, ..TextExpr::default() } })
+        (
+            id,
+            if shape == "\u{e000}" {
+                segment
+            } else {
+                TextExpr { pieces: segment.pieces, ..TextExpr::default() }
+            },
+        )
     });
     Some(found.collect())
 }

@@ -94,7 +94,8 @@ impl Found {
         let mut pending = vec![root()];
         while let Some(frame) = pending.pop() {
             for declaration in front_end.declarations(cx, frame.node) {
-                let value = declaration.value.map_or(Arg::Other(String::new()), |node| front_end.arg(cx, node, 0));
+                let value =
+                    declaration.value.map_or(Arg::Other(String::new()), |node| front_end.arg(cx, node, 0));
                 let binding = Binding::new(cx, &declaration, frame.scope.clone(), value);
                 cx.bind(declaration.name, binding);
             }
@@ -140,12 +141,15 @@ impl Found {
             frame.is_part &= !kind.contains("call") && !front_end.is_scope(kind);
             return true;
         }
-        if !frame.is_part && let Some(text) = front_end.text(cx, node, 0) {
+        if !frame.is_part
+            && let Some(text) = front_end.text(cx, node, 0)
+        {
             frame.is_part = !is_call;
             let is_script = text.pieces.len() == 1 && calls::is_script(text.head());
             let is_short = text.literal_bytes() <= MAX_KEY_BYTES;
             if text.has_literal() && (is_short || is_script) && self.seen.insert(text.position) {
-                self.source.mentions.push(Mention { text, is_named_key: frame.is_named_key });
+                let is_bare = front_end.is_bare(kind) && !frame.is_named_key;
+                self.source.mentions.push(Mention { text, is_named_key: frame.is_named_key, is_bare });
             }
         }
         true
@@ -162,7 +166,11 @@ impl Found {
         let first = node.start_position().row + 1;
         for (number, line) in text.lines().enumerate() {
             let text = line.trim_start_matches(['/', '*', '#', '-', '!', ' ', '\t']).trim_end().to_owned();
-            self.source.comments.push(Comment { text, line: first + number, is_alone: is_alone || number > 0 });
+            self.source.comments.push(Comment {
+                text,
+                line: first + number,
+                is_alone: is_alone || number > 0,
+            });
         }
     }
 

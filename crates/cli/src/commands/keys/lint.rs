@@ -73,7 +73,13 @@ fn today() -> jiff::civil::Date {
 fn print_text(report: &Report) -> Result {
     for finding in &report.findings {
         let place = format!("{}:{}:", finding.path, finding.line);
-        output::line(format_args!("{} {} {}: {}", place.bold(), finding.rule.yellow(), finding.key, finding.message))?;
+        output::line(format_args!(
+            "{} {} {}: {}",
+            place.bold(),
+            finding.rule.yellow(),
+            finding.key,
+            finding.message
+        ))?;
     }
     if report.findings.is_empty() && report.errors.is_empty() {
         output::line(format_args!("no findings in {}", counted(report.files, "file")))?;

@@ -4,7 +4,7 @@ use tree_sitter::{Language, Node};
 
 use crate::lint::model::{Arg, TextExpr};
 use crate::lint::syntax::{
-    Context, Declaration, FrontEnd, MAX_DEPTH, MethodCall, append, children, join, literal, printf, text_or_hole,
+    Context, Declaration, FrontEnd, MAX_DEPTH, MethodCall, children, join, literal, printf, sum, text_or_hole,
 };
 
 pub(super) struct Go;
@@ -19,7 +19,10 @@ impl FrontEnd for Go {
     }
 
     fn is_text(&self, kind: &str) -> bool {
-        matches!(kind, "interpreted_string_literal" | "raw_string_literal" | "binary_expression" | "call_expression")
+        matches!(
+            kind,
+            "interpreted_string_literal" | "raw_string_literal" | "binary_expression" | "call_expression"
+        )
     }
 
     fn declarations<'s, 't>(&self, cx: &Context<'s>, node: Node<'t>) -> Vec<Declaration<'s, 't>> {
@@ -48,7 +51,9 @@ impl FrontEnd for Go {
     fn label<'s>(&self, cx: &Context<'s>, node: Node<'_>) -> Option<&'s str> {
         match node.kind() {
             "short_var_declaration" => cx.text_of_field(node, "left"),
-            "var_spec" | "const_spec" | "function_declaration" | "method_declaration" => cx.text_of_field(node, "name"),
+            "var_spec" | "const_spec" | "function_declaration" | "method_declaration" => {
+                cx.text_of_field(node, "name")
+            }
             "keyed_element" => Some(cx.text_of(node.named_child(0)?)),
             _ => None,
         }
@@ -61,17 +66,7 @@ impl FrontEnd for Go {
         match node.kind() {
             "interpreted_string_literal" | "raw_string_literal" => Some(literal(cx, node)),
             "identifier" => cx.resolve_text(cx.text_of(node), node.start_byte()).cloned(),
-            "binary_expression" => {
-                let is_sum = cx.text_of_field(node, "operator") == Some("+");
-                let (left, right) = (node.child_by_field_name("left")?, node.child_by_field_name("right")?);
-                let known = if is_sum { self.text(cx, left, depth + 1) } else { None };
-                if known.is_none() && !(is_sum && right.kind().ends_with("string_literal")) {
-                    return None;
-                }
-                let mut text = known.unwrap_or_else(|| cx.hole(left));
-                append(self, cx, &mut text, right, depth);
-                Some(text)
-            }
+            "binary_expression" => sum(self, cx, node, "+", depth),
             "call_expression" => self.call_text(cx, node, depth),
             _ => self.text(cx, self.unwrap(node)?, depth + 1),
         }
@@ -105,7 +100,8 @@ impl FrontEnd for Go {
         let mut args = children(node.child_by_field_name("arguments")?);
         let is_context = |arg: &Node<'_>| {
             let source = cx.text_of(*arg).to_ascii_lowercase();
-            arg.kind() != "interpreted_string_literal" && (source.contains("ctx") || source.contains("context"))
+            arg.kind() != "interpreted_string_literal"
+                && (source.contains("ctx") || source.contains("context"))
         };
         if args.first().is_some_and(is_context) {
             args.remove(0);
@@ -146,7 +142,8 @@ impl Go {
         match (function, arguments.as_slice()) {
             ("fmt.Sprintf", [format, values @ ..]) => {
                 let format = self.text(cx, *format, depth + 1)?;
-                let values: Vec<TextExpr> = values.iter().map(|value| text_or_hole(self, cx, *value, depth)).collect();
+                let values: Vec<TextExpr> =
+                    values.iter().map(|value| text_or_hole(self, cx, *value, depth)).collect();
                 Some(printf(cx.start(node), &format, &values))
             }
             ("strings.Join", [list, separator]) => {

@@ -4,7 +4,8 @@ use tree_sitter::{Language, Node};
 
 use crate::lint::model::{Arg, TextExpr};
 use crate::lint::syntax::{
-    Context, Declaration, FrontEnd, MAX_DEPTH, MethodCall, append, children, join, literal, text_or_hole, unescape,
+    Context, Declaration, FrontEnd, MAX_DEPTH, MethodCall, append, children, join, literal, sum,
+    text_or_hole, unescape,
 };
 
 pub(super) enum JavaScript {
@@ -25,7 +26,12 @@ impl FrontEnd for JavaScript {
     fn is_scope(&self, kind: &str) -> bool {
         matches!(
             kind,
-            "statement_block" | "function_declaration" | "function_expression" | "arrow_function" | "method_definition" | "class_body"
+            "statement_block"
+                | "function_declaration"
+                | "function_expression"
+                | "arrow_function"
+                | "method_definition"
+                | "class_body"
         )
     }
 
@@ -47,9 +53,10 @@ impl FrontEnd for JavaScript {
 
     fn label<'s>(&self, cx: &Context<'s>, node: Node<'_>) -> Option<&'s str> {
         match node.kind() {
-            "variable_declarator" | "function_declaration" | "method_definition" | "public_field_definition" => {
-                cx.text_of_field(node, "name")
-            }
+            "variable_declarator"
+            | "function_declaration"
+            | "method_definition"
+            | "public_field_definition" => cx.text_of_field(node, "name"),
             "field_definition" => cx.text_of_field(node, "property"),
             "pair" => cx.text_of_field(node, "key"),
             _ => None,
@@ -77,25 +84,17 @@ impl FrontEnd for JavaScript {
                 Some(text)
             }
             "identifier" => cx.resolve_text(cx.text_of(node), node.start_byte()).cloned(),
-            "binary_expression" => {
-                let is_sum = cx.text_of_field(node, "operator") == Some("+");
-                let (left, right) = (node.child_by_field_name("left")?, node.child_by_field_name("right")?);
-                let known = if is_sum { self.text(cx, left, depth + 1) } else { None };
-                if known.is_none() && !(is_sum && matches!(right.kind(), "string" | "template_string")) {
-                    return None;
-                }
-                let mut text = known.unwrap_or_else(|| cx.hole(left));
-                append(self, cx, &mut text, right, depth);
-                Some(text)
-            }
+            "binary_expression" => sum(self, cx, node, "+", depth),
             "call_expression" => {
                 let (list, name) = self.callee(cx, node)?;
                 let arguments = children(node.child_by_field_name("arguments")?);
                 match (name, list?, arguments.as_slice()) {
                     ("join", list, [separator]) if list.kind() == "array" => {
                         let separator = self.text(cx, *separator, depth + 1)?;
-                        let items: Vec<TextExpr> =
-                            children(list).into_iter().map(|item| text_or_hole(self, cx, item, depth)).collect();
+                        let items: Vec<TextExpr> = children(list)
+                            .into_iter()
+                            .map(|item| text_or_hole(self, cx, item, depth))
+                            .collect();
                         Some(join(cx.start(node), separator.as_literal()?, &items))
                     }
                     ("concat", start, parts) => {
@@ -122,7 +121,9 @@ impl FrontEnd for JavaScript {
         match node.kind() {
             "number" => Arg::Number(cx.text_of(node).to_owned()),
             "array" => Arg::List(children(node).into_iter().map(deeper).collect()),
-            "object" => Arg::Map(children(node).into_iter().map(|property| self.property(cx, property, depth)).collect()),
+            "object" => Arg::Map(
+                children(node).into_iter().map(|property| self.property(cx, property, depth)).collect(),
+            ),
             "spread_element" => node.named_child(0).map_or_else(|| cx.other(node), deeper),
             "identifier" => match cx.resolve(cx.text_of(node), node.start_byte()) {
                 Some(binding) if matches!(binding.value, Arg::List(_) | Arg::Map(_)) => binding.value.clone(),
@@ -174,12 +175,18 @@ impl FrontEnd for JavaScript {
 
 impl JavaScript {
     fn property(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> (TextExpr, Arg) {
-        let (Some(key), Some(value)) = (node.child_by_field_name("key"), node.child_by_field_name("value")) else {
-            return (TextExpr::literal(cx.text_of(node), node.start_byte(), cx.start(node).line), cx.other(node));
+        let (Some(key), Some(value)) = (node.child_by_field_name("key"), node.child_by_field_name("value"))
+        else {
+            return (
+                TextExpr::literal(cx.text_of(node), node.start_byte(), cx.start(node).line),
+                cx.other(node),
+            );
         };
         let name = match key.kind() {
             "property_identifier" => TextExpr::literal(cx.text_of(key), key.start_byte(), cx.start(key).line),
-            "computed_property_name" => key.named_child(0).map_or_else(|| cx.hole(key), |key| text_or_hole(self, cx, key, depth)),
+            "computed_property_name" => {
+                key.named_child(0).map_or_else(|| cx.hole(key), |key| text_or_hole(self, cx, key, depth))
+            }
             _ => text_or_hole(self, cx, key, depth),
         };
         (name, self.arg(cx, value, depth + 1))

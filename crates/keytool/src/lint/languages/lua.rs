@@ -7,7 +7,8 @@ use tree_sitter::{Language, Node};
 use crate::lint::commands::is_command;
 use crate::lint::model::{Arg, Call, TextExpr};
 use crate::lint::syntax::{
-    Context, Declaration, FrontEnd, MAX_DEPTH, MethodCall, append, children, join, printf, text_or_hole, unescape_all,
+    Context, Declaration, FrontEnd, MAX_DEPTH, MethodCall, children, join, printf, sum, text_or_hole,
+    unescape_all,
 };
 
 pub(super) struct Lua;
@@ -30,10 +31,18 @@ impl FrontEnd for Lua {
             return Vec::new();
         }
         let parts = children(node);
-        let list = |kind: &str| parts.iter().find(|part| part.kind() == kind).map(|list| children(*list)).unwrap_or_default();
+        let list = |kind: &str| {
+            parts.iter().find(|part| part.kind() == kind).map(|list| children(*list)).unwrap_or_default()
+        };
         let pairs = list("variable_list").into_iter().zip(list("expression_list"));
         let names = pairs.filter(|(name, _)| name.kind() == "identifier");
-        names.map(|(name, value)| Declaration { name: cx.text_of(name), value: Some(value), origin: Some(value) }).collect()
+        names
+            .map(|(name, value)| Declaration {
+                name: cx.text_of(name),
+                value: Some(value),
+                origin: Some(value),
+            })
+            .collect()
     }
 
     fn label<'s>(&self, cx: &Context<'s>, node: Node<'_>) -> Option<&'s str> {
@@ -57,16 +66,7 @@ impl FrontEnd for Lua {
                 Some(text)
             }
             "identifier" => cx.resolve_text(cx.text_of(node), node.start_byte()).cloned(),
-            "binary_expression" => {
-                let (left, right) = (node.child_by_field_name("left")?, node.child_by_field_name("right")?);
-                let operator = cx.source.get(left.end_byte()..right.start_byte())?.trim();
-                if operator != ".." {
-                    return None;
-                }
-                let mut text = text_or_hole(self, cx, left, depth);
-                append(self, cx, &mut text, right, depth);
-                Some(text)
-            }
+            "binary_expression" => sum(self, cx, node, "..", depth),
             "function_call" => self.call_text(cx, node, depth),
             _ => self.text(cx, self.unwrap(node)?, depth + 1),
         }
@@ -82,7 +82,8 @@ impl FrontEnd for Lua {
         match node.kind() {
             "number" => Arg::Number(cx.text_of(node).to_owned()),
             "table_constructor" => {
-                let values = children(node).into_iter().filter_map(|field| field.child_by_field_name("value"));
+                let values =
+                    children(node).into_iter().filter_map(|field| field.child_by_field_name("value"));
                 Arg::List(values.map(|value| self.arg(cx, value, depth + 1)).collect())
             }
             _ => self.unwrap(node).map_or_else(|| cx.other(node), |inner| self.arg(cx, inner, depth + 1)),
@@ -126,7 +127,13 @@ impl FrontEnd for Lua {
         let command = args.next().and_then(|name| name.as_word().map(str::to_ascii_uppercase));
         let command = command.filter(|command| cx.text_of(receiver) == "redis" && is_command(command));
         let (position, line) = (node.start_byte(), cx.start(node).line);
-        let call = command.map(|command| Call { command, args: args.collect(), position, line, group: Some(scope.start) });
+        let call = command.map(|command| Call {
+            command,
+            args: args.collect(),
+            position,
+            line,
+            group: Some(scope.start),
+        });
         call.into_iter().collect()
     }
 }
@@ -150,12 +157,16 @@ impl Lua {
                 Some(printf(cx.start(node), &self.text(cx, *format, depth + 1)?, &texts(values)))
             }
             ("table", "concat", [list, separator]) if list.kind() == "table_constructor" => {
-                let values: Vec<Node<'_>> =
-                    children(*list).into_iter().filter_map(|field| field.child_by_field_name("value")).collect();
+                let values: Vec<Node<'_>> = children(*list)
+                    .into_iter()
+                    .filter_map(|field| field.child_by_field_name("value"))
+                    .collect();
                 let separator = self.text(cx, *separator, depth + 1)?;
                 Some(join(cx.start(node), separator.as_literal()?, &texts(&values)))
             }
-            (_, "format", values) => Some(printf(cx.start(node), &self.text(cx, object, depth + 1)?, &texts(values))),
+            (_, "format", values) => {
+                Some(printf(cx.start(node), &self.text(cx, object, depth + 1)?, &texts(values)))
+            }
             _ => None,
         }
     }

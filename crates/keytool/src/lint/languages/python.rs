@@ -4,7 +4,8 @@ use tree_sitter::{Language, Node};
 
 use crate::lint::model::{Arg, TextExpr};
 use crate::lint::syntax::{
-    Context, Declaration, FrontEnd, MAX_DEPTH, MethodCall, append, braces, children, join, printf, text_or_hole, unescape_all,
+    Context, Declaration, FrontEnd, MAX_DEPTH, MethodCall, append, braces, children, join, printf, sum,
+    text_or_hole, unescape_all,
 };
 
 pub(super) struct Python;
@@ -33,9 +34,12 @@ impl FrontEnd for Python {
                 (node.child_by_field_name("name"), value, value)
             }
             "typed_parameter" => (node.named_child(0), None, node.child_by_field_name("type")),
-            "typed_default_parameter" => (node.child_by_field_name("name"), None, node.child_by_field_name("type")),
+            "typed_default_parameter" => {
+                (node.child_by_field_name("name"), None, node.child_by_field_name("type"))
+            }
             "as_pattern" => {
-                let alias = node.child_by_field_name("alias").and_then(|alias| alias.named_child(0).or(Some(alias)));
+                let alias =
+                    node.child_by_field_name("alias").and_then(|alias| alias.named_child(0).or(Some(alias)));
                 (alias, None, node.named_child(0))
             }
             _ => return Vec::new(),
@@ -124,7 +128,8 @@ impl FrontEnd for Python {
 
     fn member<'s, 't>(&self, cx: &Context<'s>, node: Node<'t>) -> Option<(Node<'t>, &'s str)> {
         let is_member = node.kind() == "attribute";
-        is_member.then(|| Some((node.child_by_field_name("object")?, cx.text_of_field(node, "attribute")?)))?
+        is_member
+            .then(|| Some((node.child_by_field_name("object")?, cx.text_of_field(node, "attribute")?)))?
     }
 
     fn unwrap<'t>(&self, node: Node<'t>) -> Option<Node<'t>> {
@@ -144,7 +149,9 @@ impl FrontEnd for Python {
 /// Keys and values that redis-py also takes by name.
 fn positional(arg: Arg) -> Arg {
     match arg {
-        Arg::Named(name, value) if matches!(name.as_str(), "name" | "key" | "keys" | "value" | "mapping") => *value,
+        Arg::Named(name, value) if matches!(name.as_str(), "name" | "key" | "keys" | "value" | "mapping") => {
+            *value
+        }
         other => other,
     }
 }
@@ -160,13 +167,16 @@ impl Python {
                 "string_content" => {
                     let content = cx.text_of(child);
                     let content = if is_raw { content.to_owned() } else { unescape_all(content) };
-                    let content = if is_format { content.replace("{{", "{").replace("}}", "}") } else { content };
+                    let content =
+                        if is_format { content.replace("{{", "{").replace("}}", "}") } else { content };
                     text.push_literal(&content);
                 }
-                "interpolation" => match child.child_by_field_name("expression").or_else(|| child.named_child(0)) {
-                    Some(expression) => append(self, cx, &mut text, expression, depth),
-                    None => text.push_hole(""),
-                },
+                "interpolation" => {
+                    match child.child_by_field_name("expression").or_else(|| child.named_child(0)) {
+                        Some(expression) => append(self, cx, &mut text, expression, depth),
+                        None => text.push_hole(""),
+                    }
+                }
                 _ => {}
             }
         }
@@ -177,19 +187,12 @@ impl Python {
     fn operator(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> Option<TextExpr> {
         let (left, right) = (node.child_by_field_name("left")?, node.child_by_field_name("right")?);
         match cx.text_of_field(node, "operator")? {
-            "+" => {
-                let known = self.text(cx, left, depth + 1);
-                if known.is_none() && !matches!(right.kind(), "string" | "concatenated_string") {
-                    return None;
-                }
-                let mut text = known.unwrap_or_else(|| cx.hole(left));
-                append(self, cx, &mut text, right, depth);
-                Some(text)
-            }
+            "+" => sum(self, cx, node, "+", depth),
             "%" => {
                 let format = self.text(cx, left, depth + 1)?;
                 let args = if right.kind() == "tuple" { children(right) } else { vec![right] };
-                let args: Vec<TextExpr> = args.into_iter().map(|arg| text_or_hole(self, cx, arg, depth)).collect();
+                let args: Vec<TextExpr> =
+                    args.into_iter().map(|arg| text_or_hole(self, cx, arg, depth)).collect();
                 Some(printf(cx.start(node), &format, &args))
             }
             _ => None,
@@ -211,7 +214,8 @@ impl Python {
                     let value = match number {
                         Ok(number) => plain.get(number).copied(),
                         Err(_) => {
-                            let named = named.into_iter().find(|arg| cx.text_of_field(*arg, "name") == Some(name));
+                            let named =
+                                named.into_iter().find(|arg| cx.text_of_field(*arg, "name") == Some(name));
                             named.and_then(|arg| arg.child_by_field_name("value"))
                         }
                     };
@@ -221,7 +225,8 @@ impl Python {
             }
             "join" => {
                 let separator = self.text(cx, object?, depth + 1)?;
-                let list = arguments()?.into_iter().next().filter(|list| matches!(list.kind(), "list" | "tuple"))?;
+                let list =
+                    arguments()?.into_iter().next().filter(|list| matches!(list.kind(), "list" | "tuple"))?;
                 let items: Vec<TextExpr> =
                     children(list).into_iter().map(|item| text_or_hole(self, cx, item, depth)).collect();
                 Some(join(cx.start(node), separator.as_literal()?, &items))

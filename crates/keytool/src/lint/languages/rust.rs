@@ -8,20 +8,47 @@ use crate::lint::calls;
 use crate::lint::commands::is_command;
 use crate::lint::model::{Arg, Call, TextExpr};
 use crate::lint::syntax::{
-    Context, Declaration, FrontEnd, MAX_DEPTH, MethodCall, append, braces, children, join, literal, text_or_hole,
+    Context, Declaration, FrontEnd, MAX_DEPTH, MethodCall, braces, children, join, literal, sum, text_or_hole,
 };
 
 pub(super) struct Rust;
 
 /// Macros with a format string.
 const FORMATS: &[&str] = &[
-    "format", "format_args", "write", "writeln", "print", "println", "eprint", "eprintln", "panic", "debug", "info", "warn",
-    "error", "trace", "bail", "anyhow", "ensure", "formatcp",
+    "format",
+    "format_args",
+    "write",
+    "writeln",
+    "print",
+    "println",
+    "eprint",
+    "eprintln",
+    "panic",
+    "debug",
+    "info",
+    "warn",
+    "error",
+    "trace",
+    "bail",
+    "anyhow",
+    "ensure",
+    "formatcp",
 ];
 
 /// Methods that keep the text.
-const SAME_TEXT: &[&str] =
-    &["to_owned", "to_string", "into", "as_str", "clone", "as_bytes", "as_ref", "to_vec", "into_bytes", "borrow", "into_boxed_str"];
+const SAME_TEXT: &[&str] = &[
+    "to_owned",
+    "to_string",
+    "into",
+    "as_str",
+    "clone",
+    "as_bytes",
+    "as_ref",
+    "to_vec",
+    "into_bytes",
+    "borrow",
+    "into_boxed_str",
+];
 
 impl FrontEnd for Rust {
     fn grammar(&self) -> Language {
@@ -29,13 +56,20 @@ impl FrontEnd for Rust {
     }
 
     fn is_scope(&self, kind: &str) -> bool {
-        matches!(kind, "block" | "function_item" | "closure_expression" | "mod_item" | "impl_item" | "match_arm")
+        matches!(
+            kind,
+            "block" | "function_item" | "closure_expression" | "mod_item" | "impl_item" | "match_arm"
+        )
     }
 
     fn is_text(&self, kind: &str) -> bool {
         matches!(
             kind,
-            "string_literal" | "raw_string_literal" | "macro_invocation" | "binary_expression" | "call_expression"
+            "string_literal"
+                | "raw_string_literal"
+                | "macro_invocation"
+                | "binary_expression"
+                | "call_expression"
         )
     }
 
@@ -69,17 +103,12 @@ impl FrontEnd for Rust {
             "identifier" => cx.resolve_text(cx.text_of(node), node.start_byte()).cloned(),
             "scoped_identifier" => {
                 let name = cx.text_of_field(node, "name")?;
-                let is_constant = name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+                let is_constant =
+                    name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
                 cx.resolve_text(name, node.start_byte()).filter(|_| is_constant).cloned()
             }
             "macro_invocation" => self.macro_text(cx, node, depth),
-            "binary_expression" => {
-                let is_sum = cx.text_of_field(node, "operator") == Some("+");
-                let (left, right) = (node.child_by_field_name("left")?, node.child_by_field_name("right")?);
-                let mut text = self.text(cx, left, depth + 1).filter(|_| is_sum)?;
-                append(self, cx, &mut text, right, depth);
-                Some(text)
-            }
+            "binary_expression" => sum(self, cx, node, "+", depth),
             "call_expression" => self.call_text(cx, node, depth),
             _ => self.text(cx, self.unwrap(node)?, depth + 1),
         }
@@ -120,7 +149,9 @@ impl FrontEnd for Rust {
         let function = node.child_by_field_name("function")?;
         let function = function.child_by_field_name("function").unwrap_or(function);
         match function.kind() {
-            "field_expression" => Some((function.child_by_field_name("value"), cx.text_of_field(function, "field")?)),
+            "field_expression" => {
+                Some((function.child_by_field_name("value"), cx.text_of_field(function, "field")?))
+            }
             "scoped_identifier" => Some((None, cx.text_of_field(function, "name")?)),
             "identifier" => Some((None, cx.text_of(function))),
             _ => None,
@@ -135,9 +166,11 @@ impl FrontEnd for Rust {
     fn unwrap<'t>(&self, node: Node<'t>) -> Option<Node<'t>> {
         match node.kind() {
             "reference_expression" => node.child_by_field_name("value"),
-            "parenthesized_expression" | "try_expression" | "await_expression" | "unary_expression" | "index_expression" => {
-                node.named_child(0)
-            }
+            "parenthesized_expression"
+            | "try_expression"
+            | "await_expression"
+            | "unary_expression"
+            | "index_expression" => node.named_child(0),
             _ => None,
         }
     }
@@ -153,11 +186,12 @@ impl FrontEnd for Rust {
             return Vec::new();
         }
         let subcommands = words.map(|word| Arg::Text(TextExpr::literal(word, node.start_byte(), 0)));
+        let place = node.child_by_field_name("arguments").unwrap_or(node);
         vec![Call {
             command,
             args: subcommands.chain(self.chained_args(cx, node)).collect(),
-            position: node.start_byte(),
-            line: node.child_by_field_name("arguments").unwrap_or(node).start_position().row + 1,
+            position: place.start_byte(),
+            line: place.start_position().row + 1,
             group: receiver.and_then(|receiver| calls::group_of(self, cx, receiver)),
         }]
     }
@@ -169,7 +203,8 @@ impl FrontEnd for Rust {
         }
         let before = cx.source.get(..node.start_byte()).unwrap_or_default();
         let above = before.lines().rev().map(str::trim).skip_while(|line| line.is_empty());
-        let mut attributes = above.take(20).take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+        let mut attributes =
+            above.take(20).take_while(|line| line.starts_with("#[") || line.starts_with("//"));
         attributes.any(|line| line.starts_with("#[") && line.contains("test"))
     }
 }
@@ -178,8 +213,11 @@ impl Rust {
     /// The arguments that follow in `.arg(…)` calls around the node.
     fn chained_args(&self, cx: &Context<'_>, node: Node<'_>) -> Vec<Arg> {
         let (mut args, mut node) = (Vec::new(), node);
-        for _ in 0..MAX_DEPTH * 10 {
-            let call = node.parent().filter(|parent| parent.kind() == "field_expression").and_then(|field| field.parent());
+        for _ in 0..MAX_DEPTH {
+            let call = node
+                .parent()
+                .filter(|parent| parent.kind() == "field_expression")
+                .and_then(|field| field.parent());
             let Some(call) = call else { break };
             match self.callee(cx, call) {
                 Some((_, "arg")) => {
@@ -198,13 +236,16 @@ impl Rust {
         let (receiver, name) = self.callee(cx, node)?;
         let arguments = children(node.child_by_field_name("arguments")?);
         match receiver {
-            Some(receiver) if SAME_TEXT.contains(&name) && arguments.is_empty() => self.text(cx, receiver, depth + 1),
+            Some(receiver) if SAME_TEXT.contains(&name) && arguments.is_empty() => {
+                self.text(cx, receiver, depth + 1)
+            }
             Some(receiver) if matches!(name, "join" | "concat") => {
                 let list = self.unwrap(receiver).unwrap_or(receiver);
                 let separator = arguments.first().map(|separator| self.text(cx, *separator, depth + 1));
                 let separator = separator.unwrap_or_else(|| Some(TextExpr::default()))?;
                 let items = (list.kind() == "array_expression").then(|| children(list))?;
-                let items: Vec<_> = items.into_iter().map(|item| text_or_hole(self, cx, item, depth)).collect();
+                let items: Vec<_> =
+                    items.into_iter().map(|item| text_or_hole(self, cx, item, depth)).collect();
                 Some(join(cx.start(node), separator.as_literal()?, &items))
             }
             None if name == "from" || name == "new" => {
@@ -272,7 +313,9 @@ impl Rust {
 
 fn simple_pattern(pattern: Node<'_>) -> Node<'_> {
     match pattern.kind() {
-        "mut_pattern" | "ref_pattern" => pattern.named_child(pattern.named_child_count().saturating_sub(1) as u32).unwrap_or(pattern),
+        "mut_pattern" | "ref_pattern" => {
+            pattern.named_child(pattern.named_child_count().saturating_sub(1) as u32).unwrap_or(pattern)
+        }
         _ => pattern,
     }
 }

@@ -6,7 +6,9 @@ use tree_sitter::{Language, Node};
 
 use crate::lint::commands::is_command;
 use crate::lint::model::{Arg, Call, Piece, TextExpr};
-use crate::lint::syntax::{Context, Declaration, FrontEnd, MAX_DEPTH, MethodCall, append, children, unescape_all};
+use crate::lint::syntax::{
+    Context, Declaration, FrontEnd, MAX_DEPTH, MethodCall, append, children, unescape_all,
+};
 
 pub(super) struct Shell;
 
@@ -14,8 +16,29 @@ const PROGRAMS: &[&str] = &["redis-cli", "valkey-cli", "keydb-cli"];
 
 /// Options of `redis-cli` with a value.
 const WITH_VALUE: &[&str] = &[
-    "-h", "-p", "-t", "-s", "-a", "-u", "-r", "-i", "-n", "-d", "-D", "-X", "--user", "--pass", "--sni", "--cacert", "--cacertdir",
-    "--cert", "--key", "--tls-ciphers", "--tls-ciphersuites", "--count", "--quoted-input",
+    "-h",
+    "-p",
+    "-t",
+    "-s",
+    "-a",
+    "-u",
+    "-r",
+    "-i",
+    "-n",
+    "-d",
+    "-D",
+    "-X",
+    "--user",
+    "--pass",
+    "--sni",
+    "--cacert",
+    "--cacertdir",
+    "--cert",
+    "--key",
+    "--tls-ciphers",
+    "--tls-ciphersuites",
+    "--count",
+    "--quoted-input",
 ];
 
 impl FrontEnd for Shell {
@@ -30,6 +53,10 @@ impl FrontEnd for Shell {
 
     fn is_text(&self, kind: &str) -> bool {
         matches!(kind, "word" | "string" | "raw_string" | "ansi_c_string" | "concatenation")
+    }
+
+    fn is_bare(&self, kind: &str) -> bool {
+        kind == "word"
     }
 
     fn declarations<'s, 't>(&self, cx: &Context<'s>, node: Node<'t>) -> Vec<Declaration<'s, 't>> {
@@ -188,7 +215,9 @@ impl Shell {
         }
         // `$CLI GET key`: the options are in the variable.
         if rest.first().is_some_and(|first| matches!(first.pieces.as_slice(), [Piece::Hole(_)])) {
-            let is_command = |word: &TextExpr| word.as_literal().is_some_and(|word| is_command(&word.to_ascii_uppercase()));
+            let is_command = |word: &TextExpr| {
+                word.as_literal().is_some_and(|word| is_command(&word.to_ascii_uppercase()))
+            };
             rest.drain(..rest.iter().position(is_command).unwrap_or(0));
         }
         Some(rest)
@@ -197,7 +226,8 @@ impl Shell {
     /// Whether a word runs `redis-cli`: itself, a variable or a function with it.
     fn is_client(&self, cx: &Context<'_>, word: &TextExpr) -> bool {
         let names_client = |text: &str| {
-            text.split([' ', '\t', '(', ')', '"', '\'']).any(|word| word.rsplit('/').next().is_some_and(|name| PROGRAMS.contains(&name)))
+            text.split([' ', '\t', '(', ')', '"', '\''])
+                .any(|word| word.rsplit('/').next().is_some_and(|name| PROGRAMS.contains(&name)))
         };
         match word.pieces.as_slice() {
             [Piece::Literal(text)] if names_client(text) => true,
@@ -208,8 +238,10 @@ impl Shell {
             [Piece::Hole(name)] => {
                 let name = name.trim_matches(['$', '{', '}', '"', '[', ']', '@', '*']);
                 let lower = name.to_ascii_lowercase();
-                let is_named = (lower.contains("redis") && lower.contains("cli")) || lower == "redis" || lower == "rcli";
-                is_named || cx.resolve(name, word.position).is_some_and(|binding| names_client(binding.origin))
+                let is_named =
+                    (lower.contains("redis") && lower.contains("cli")) || lower == "redis" || lower == "rcli";
+                is_named
+                    || cx.resolve(name, word.position).is_some_and(|binding| names_client(binding.origin))
             }
             _ => false,
         }
@@ -226,7 +258,8 @@ impl Shell {
     fn input(&self, cx: &Context<'_>, node: Node<'_>, command: Node<'_>) -> Option<Vec<Call>> {
         let redirect = children(node).into_iter().find(|child| child.kind().starts_with("here"))?;
         let input = children(redirect).into_iter().rfind(|child| {
-            let is_text = self.is_text(child.kind()) || matches!(child.kind(), "simple_expansion" | "expansion");
+            let is_text =
+                self.is_text(child.kind()) || matches!(child.kind(), "simple_expansion" | "expansion");
             child.kind() == "heredoc_body" || (is_text && redirect.kind() == "herestring_redirect")
         })?;
         read_commands(cx, &self.text(cx, input, 0)?, command)
@@ -266,7 +299,13 @@ fn call(cx: &Context<'_>, node: Node<'_>, words: Vec<TextExpr>, group: Option<us
     let name = words.next()?;
     let command = name.as_literal()?.to_ascii_uppercase();
     let (position, line) = (node.start_byte(), cx.start(node).line);
-    is_command(&command).then(|| Call { command, args: words.map(Arg::Text).collect(), position, line, group })
+    is_command(&command).then(|| Call {
+        command,
+        args: words.map(Arg::Text).collect(),
+        position,
+        line,
+        group,
+    })
 }
 
 /// `--eval FILE KEY… , ARG…`

@@ -30,8 +30,12 @@ fn an_exception_is_for_one_rule() {
 
 #[test]
 fn expired_exceptions_are_findings_and_allow_nothing() {
-    let found = brief("a.rs", "const A: &str = \"ade:nope:1\"; // ade-lint: allow unknown-key until 2026-11-18: old");
-    assert_eq!(found, ["1 unknown-key ade:nope:1", "1 expired-allow allow unknown-key until 2026-11-18: old"]);
+    let found =
+        brief("a.rs", "const A: &str = \"ade:nope:1\"; // ade-lint: allow unknown-key until 2026-11-18: old");
+    assert_eq!(
+        found,
+        ["1 unknown-key ade:nope:1", "1 expired-allow allow unknown-key until 2026-11-18: old"]
+    );
 }
 
 #[test]

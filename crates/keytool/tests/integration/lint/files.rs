@@ -82,7 +82,10 @@ fn missing_paths_and_other_files_are_errors() {
     let folder = folder(&[("notes.txt", b"text")]);
     let missing = linter().check_paths(&[PathBuf::from("/missing/a.py"), folder.path().join("notes.txt")]);
     let texts: Vec<String> = missing.errors.iter().map(ToString::to_string).collect();
-    assert!(texts.iter().any(|text| text.starts_with("/missing/a.py: cannot be read: No such file")), "{texts:?}");
+    assert!(
+        texts.iter().any(|text| text.starts_with("/missing/a.py: cannot be read: No such file")),
+        "{texts:?}"
+    );
     assert!(texts.iter().any(|text| text.contains("notes.txt: is no source file")), "{texts:?}");
     assert_eq!(missing.files, 0);
 }

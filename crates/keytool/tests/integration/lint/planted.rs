@@ -20,8 +20,7 @@ type Places = BTreeMap<(usize, String), usize>;
 fn planted_files() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/lint");
     let files = fs::read_dir(folder).expect("readable").map(|entry| entry.expect("readable").path());
-    let mut files: Vec<PathBuf> =
-        files.filter(|file| file.to_string_lossy().contains("planted.")).collect();
+    let mut files: Vec<PathBuf> = files.filter(|file| file.to_string_lossy().contains("planted.")).collect();
     files.sort();
     files
 }
@@ -64,7 +63,8 @@ fn dependencies() -> Vec<PathBuf> {
     let registries = registries.map(|entry| entry.expect("readable").path());
     let crates = registries.flat_map(|folder| fs::read_dir(folder).expect("readable"));
     let mut crates: Vec<PathBuf> = crates.map(|entry| entry.expect("readable").path()).collect();
-    let few = ["http-", "hyper-", "jiff-", "url-", "tracing-", "clap_builder-", "tree-sitter-python-", "redis-"];
+    let few =
+        ["http-", "hyper-", "jiff-", "url-", "tracing-", "clap_builder-", "tree-sitter-python-", "redis-"];
     let is_chosen = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         effort::is_soak() || few.iter().any(|start| name.starts_with(start))
@@ -103,9 +103,12 @@ fn precision_and_recall_are_high_in_all_languages() {
         correct += common(&expected, &found);
     }
     let report = linter().check_paths(&dependencies());
-    let is_of_client = |finding: &&Finding| finding.path.split('/').any(|part| part.starts_with(REDIS_CLIENT));
+    let is_of_client =
+        |finding: &&Finding| finding.path.split('/').any(|part| part.starts_with(REDIS_CLIENT));
     let (of_client, others): (Vec<&Finding>, Vec<&Finding>) = report.findings.iter().partition(is_of_client);
-    wrong.extend(others.iter().map(|found| format!("{}:{}: {} {}", found.path, found.line, found.rule, found.key)));
+    wrong.extend(
+        others.iter().map(|found| format!("{}:{}: {} {}", found.path, found.line, found.rule, found.key)),
+    );
     let (recall, precision) = (ratio(correct, planted), ratio(correct, reported + others.len()));
     println!(
         "{correct} of {planted} planted findings; {} other reports, {} of them in {} files of dependencies ({} more in the Redis client)",
@@ -117,7 +120,10 @@ fn precision_and_recall_are_high_in_all_languages() {
     println!("recall {recall:.3}, precision {precision:.3}");
     wrong.iter().for_each(|wrong| println!("  {wrong}"));
     assert!(planted >= 100 && report.files > 200, "{planted} planted, {} files", report.files);
-    assert!(recall >= MINIMUM && precision >= MINIMUM, "recall {recall:.3}, precision {precision:.3}: {wrong:#?}");
+    assert!(
+        recall >= MINIMUM && precision >= MINIMUM,
+        "recall {recall:.3}, precision {precision:.3}: {wrong:#?}"
+    );
     assert!(of_client.len() > 50, "the keys in the tests of the Redis client are found");
     assert!(report.errors.is_empty(), "{:?}", report.errors);
 }

@@ -13,7 +13,8 @@ use super::linter;
 
 fn report_of_a_folder() -> Value {
     let folder = TempDir::new().expect("created");
-    fs::write(folder.path().join("a b.py"), "import redis\nredis.set('ade:session:x', 1)\n").expect("written");
+    fs::write(folder.path().join("a b.py"), "import redis\nredis.set('ade:session:x', 1)\n")
+        .expect("written");
     fs::write(folder.path().join("c.py"), b"\xff").expect("written");
     let report = linter().check_paths(&[folder.path().to_owned()]);
     assert_eq!((report.findings.len(), report.errors.len()), (2, 1), "{report:?}");
