@@ -67,7 +67,7 @@ fn text_about_exceptions_is_none() {
 fn all_languages_have_exceptions() {
     for (path, start, end) in [
         ("a.rs", "const A: &str = \"ade:nope\"; //", ""),
-        ("a.sh", "a=ade:nope #", ""),
+        ("a.sh", "key=ade:nope #", ""),
         ("a.py", "a = 'ade:nope' #", ""),
         ("a.js", "const a = 'ade:nope' //", ""),
         ("a.tsx", "const a = 'ade:nope' /*", " */"),
