@@ -3,7 +3,7 @@
 use tree_sitter::Node;
 
 use super::commands::{is_command, is_generic};
-use super::model::{Arg, Call, TextExpr};
+use super::model::{Arg, Call, Piece, TextExpr};
 use super::syntax::{Context, FrontEnd, MAX_DEPTH, MethodCall, names_redis};
 
 /// Methods that take a command as their arguments.
@@ -82,9 +82,12 @@ pub(super) const NOT_FOR_KEYS: &[&str] = &[
     "matches",
 ];
 
-/// Whether a text is a Lua script for Redis.
-pub(super) fn is_script(text: &str) -> bool {
-    ["redis.call", "redis.pcall"].iter().any(|call| text.contains(call))
+/// The name of a file with the language of a text that is itself source code: a Lua script for Redis, or a command line.
+pub(super) fn embedded_language(text: &TextExpr) -> Option<&'static str> {
+    let is_lua =
+        text.as_literal().is_some_and(|text| text.contains("redis.call") || text.contains("redis.pcall"));
+    let is_shell = || ["redis-cli ", "valkey-cli "].iter().any(|program| text.head().starts_with(program));
+    if is_lua { Some("script.lua") } else { is_shell().then_some("command.sh") }
 }
 
 /// The Redis commands that a call sends.
@@ -94,42 +97,53 @@ pub(super) fn redis_calls(
     node: Node<'_>,
     call: MethodCall<'_, '_>,
 ) -> Vec<Call> {
-    let name: String = call.name.chars().filter(|c| *c != '_').collect::<String>().to_ascii_lowercase();
+    let name = plain(call.name);
     let Some(receiver) = call.receiver else { return Vec::new() };
-    let is_client = |is_generic| is_client(front_end, cx, receiver, is_generic, 0);
-    let group = group_of(front_end, cx, receiver);
+    let certainty = || is_client(front_end, cx, receiver, 0);
     // A chain of calls begins far above its last one, whose arguments are beside its name.
     let place = node.child_by_field_name("arguments").unwrap_or(node);
-    let at = |command: &str, args: Vec<Arg>, group: Option<usize>| Call {
-        command: command.to_owned(),
+    let at = |(command, args): (String, Vec<Arg>), group: Option<usize>| Call {
+        command,
         args,
         position: place.start_byte(),
         line: place.start_position().row + 1,
         group,
     };
     if RAW.contains(&name.as_str()) {
-        let raw = raw_command(call.args).filter(|_| is_client(true));
-        return raw.map(|(command, args)| at(&command, args, group)).into_iter().collect();
+        let raw = raw_command(call.args).filter(|_| certainty() >= Certainty::Likely);
+        return raw.map(|raw| at(raw, group_of(front_end, cx, receiver))).into_iter().collect();
     }
     if PIPELINES.contains(&name.as_str()) {
         // Lists of commands, as ioredis takes them.
         let [Arg::List(commands)] = call.args.as_slice() else { return Vec::new() };
         let commands = commands.iter().filter_map(|command| raw_command(vec![command.clone()]));
-        let found: Vec<Call> =
-            commands.map(|(command, args)| at(&command, args, Some(node.start_byte()))).collect();
-        return if is_client(true) { found } else { Vec::new() };
+        let found: Vec<Call> = commands.map(|raw| at(raw, Some(node.start_byte()))).collect();
+        return if certainty() >= Certainty::Likely { found } else { Vec::new() };
     }
     let Some((command, args)) = command_of(&name, call.args) else { return Vec::new() };
     let is_complete = !args.is_empty() && (command != "SET" || args.len() > 1);
-    // Clients of HTTP have methods of the same names.
-    let is_path = args
-        .first()
-        .and_then(Arg::as_text)
-        .is_some_and(|text| text.head().starts_with('/') || text.head().contains("://"));
-    if is_complete && !(is_path && is_generic(&command)) && is_client(is_generic(&command)) {
-        vec![at(&command, args, group)]
+    let needed = if is_generic(&command) { needed_certainty(&args) } else { Certainty::Possible };
+    if is_complete && certainty() >= needed {
+        vec![at((command, args), group_of(front_end, cx, receiver))]
     } else {
         Vec::new()
+    }
+}
+
+/// What a method with a common name needs: other types have it too, above all clients of HTTP and maps.
+fn needed_certainty(args: &[Arg]) -> Certainty {
+    let key = match args.first() {
+        Some(Arg::List(items)) => items.first(),
+        first => first,
+    };
+    match key.and_then(Arg::as_text) {
+        Some(key)
+            if key.pieces.iter().any(|piece| matches!(piece, Piece::Literal(text) if text.contains(':'))) =>
+        {
+            let is_address = key.head().starts_with('/') || key.head().contains("://");
+            if is_address { Certainty::Sure } else { Certainty::Likely }
+        }
+        _ => Certainty::Sure,
     }
 }
 
@@ -190,57 +204,76 @@ fn command_of(method: &str, mut args: Vec<Arg>) -> Option<(String, Vec<Arg>)> {
     Some((command.to_owned(), args))
 }
 
-/// Whether an expression is a client, connection or pipeline of Redis. `must_be_sure` if the method has a common name.
-fn is_client(
-    front_end: &dyn FrontEnd,
-    cx: &Context<'_>,
-    receiver: Node<'_>,
-    must_be_sure: bool,
-    depth: usize,
-) -> bool {
+/// How likely an expression is a client, connection or pipeline of Redis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Certainty {
+    No,
+    /// The file uses Redis, and nothing else is known.
+    Possible,
+    /// It has a name that such variables often have.
+    Likely,
+    Sure,
+}
+
+fn is_client(front_end: &dyn FrontEnd, cx: &Context<'_>, receiver: Node<'_>, depth: usize) -> Certainty {
     if depth > MAX_DEPTH {
-        return false;
+        return Certainty::No;
     }
-    let deeper = |node| is_client(front_end, cx, node, must_be_sure, depth + 1);
+    let in_file = |certainty| if cx.mentions_redis { certainty } else { Certainty::No };
     if let Some(inner) = front_end.unwrap(receiver) {
-        return deeper(inner);
+        return is_client(front_end, cx, inner, depth + 1);
     }
     if let Some((object, name)) = front_end.callee(cx, receiver) {
-        let name = name.to_ascii_lowercase();
-        let plain: String = name.chars().filter(|c| *c != '_').collect();
-        let is_pipeline = PIPELINES.contains(&plain.as_str());
+        let name = plain(name);
         return match object {
-            _ if names_redis(&name) => true,
-            Some(object) => is_step(&plain) && deeper(object),
-            None => cx.mentions_redis && is_pipeline,
+            _ if names_redis(&name) => Certainty::Sure,
+            Some(object) if is_step(&name) => is_client(front_end, cx, object, depth + 1),
+            None if PIPELINES.contains(&name.as_str()) => in_file(Certainty::Sure),
+            None if is_client_word(&name) => in_file(Certainty::Likely),
+            _ => Certainty::No,
         };
     }
     let (object, name) = match front_end.member(cx, receiver) {
         Some((object, field)) => (Some(object), field),
         None => (None, cx.text_of(receiver)),
     };
-    if !name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '$') {
-        return false;
-    }
     let lower = name.to_ascii_lowercase();
-    if NOT_CLIENTS.iter().any(|word| lower.contains(word)) {
-        return false;
+    let is_name = lower.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '$');
+    if !is_name || NOT_CLIENTS.iter().any(|word| lower.contains(word)) {
+        return Certainty::No;
     }
     if names_redis(&lower) {
-        return true;
+        return Certainty::Sure;
     }
-    let is_plausible = cx.mentions_redis
-        && (!must_be_sure || CLIENT_NAMES.contains(&lower.as_str()) || is_client_word(&lower));
-    if object.is_some() {
-        return is_plausible;
-    }
-    let Some(binding) = cx.resolve(name, receiver.start_byte()) else { return is_plausible };
-    let origin = binding.origin.to_ascii_lowercase();
+    let is_likely = CLIENT_NAMES.contains(&lower.as_str()) || is_client_word(&lower);
+    let by_name = in_file(if is_likely { Certainty::Likely } else { Certainty::Possible });
+    let binding = if object.is_none() { cx.resolve(name, receiver.start_byte()) } else { None };
+    let Some(binding) = binding else { return by_name };
+    let origin = plain(binding.origin);
     if !matches!(binding.value, Arg::Other(_)) {
-        return false;
+        Certainty::No
+    } else if names_redis(&origin) {
+        Certainty::Sure
+    } else if makes_client(&origin) {
+        in_file(Certainty::Sure)
+    } else if OTHER_CLIENTS.iter().any(|word| origin.contains(word)) {
+        Certainty::No
+    } else {
+        by_name
     }
-    let is_other = || OTHER_CLIENTS.iter().any(|word| origin.contains(word));
-    names_redis(&origin) || (is_plausible && !is_other())
+}
+
+/// Whether an expression makes a pipeline, or a connection as only clients of Redis do.
+fn makes_client(origin: &str) -> bool {
+    ["getconnection", "getmultiplexed", "connectionmanager", "pipeliner"]
+        .iter()
+        .any(|word| origin.contains(word))
+        || PIPELINES.iter().any(|name| origin.contains(&format!("{name}(")))
+}
+
+/// A name in lower case without underscores.
+fn plain(name: &str) -> String {
+    name.chars().filter(|c| *c != '_').collect::<String>().to_ascii_lowercase()
 }
 
 fn is_client_word(name: &str) -> bool {
@@ -267,8 +300,7 @@ pub(super) fn group_of(front_end: &dyn FrontEnd, cx: &Context<'_>, receiver: Nod
         if let Some(inner) = front_end.unwrap(node) {
             node = inner;
         } else if let Some((object, name)) = front_end.callee(cx, node) {
-            let plain: String = name.chars().filter(|c| *c != '_').collect::<String>().to_ascii_lowercase();
-            if PIPELINES.contains(&plain.as_str()) {
+            if PIPELINES.contains(&plain(name).as_str()) {
                 return Some(node.start_byte());
             }
             node = object?;
@@ -277,8 +309,7 @@ pub(super) fn group_of(front_end: &dyn FrontEnd, cx: &Context<'_>, receiver: Nod
         }
     }
     let binding = cx.resolve(cx.text_of(node), node.start_byte())?;
-    let origin: String =
-        binding.origin.chars().filter(|c| *c != '_').collect::<String>().to_ascii_lowercase();
+    let origin = plain(binding.origin);
     let starts = |name: &&str| origin.contains(&format!("{name}("));
     (PIPELINES.iter().any(starts) || origin.contains("pipeliner")).then_some(binding.start)
 }

@@ -9,7 +9,7 @@ use std::thread;
 
 use ignore::WalkBuilder;
 
-use super::{Linter, MAX_FILE_BYTES, Report, languages};
+use super::{Linter, MAX_FILE_BYTES, Report, is_test_file, languages};
 
 const MAX_THREADS: usize = 8;
 /// Folders of the version control system, which are never sources.
@@ -44,10 +44,12 @@ impl FileError {
     }
 }
 
-/// A file, and whether the caller named it.
+/// A file to check.
 struct Candidate {
     path: PathBuf,
+    /// Whether the caller named it, not only a folder that contains it.
     is_named: bool,
+    is_test: bool,
 }
 
 pub(super) fn check(linter: &Linter<'_>, paths: &[PathBuf]) -> Report {
@@ -88,7 +90,7 @@ fn find(paths: &[PathBuf]) -> (Vec<Candidate>, Vec<FileError>) {
     let (mut candidates, mut errors) = (Vec::new(), Vec::new());
     for path in paths {
         if !path.is_dir() {
-            candidates.push(Candidate { path: path.clone(), is_named: true });
+            candidates.push(Candidate { path: path.clone(), is_named: true, is_test: is_test_file(path) });
             continue;
         }
         let mut walk = WalkBuilder::new(path);
@@ -99,7 +101,10 @@ fn find(paths: &[PathBuf]) -> (Vec<Candidate>, Vec<FileError>) {
                 Ok(entry) => {
                     let is_file = entry.file_type().is_some_and(|kind| kind.is_file());
                     if is_file && languages::may_be_source(entry.path()) {
-                        candidates.push(Candidate { path: entry.into_path(), is_named: false });
+                        // Folders above the named one do not make it test code.
+                        let below = path.parent().and_then(|above| entry.path().strip_prefix(above).ok());
+                        let is_test = is_test_file(below.unwrap_or(entry.path()));
+                        candidates.push(Candidate { path: entry.into_path(), is_named: false, is_test });
                     }
                 }
                 Err(error) => errors.push(unreadable(path, error)),
@@ -133,7 +138,7 @@ fn unreadable(folder: &Path, error: ignore::Error) -> FileError {
 
 /// The findings of a file; `None` if it is no source after all.
 fn check_file(linter: &Linter<'_>, candidate: &Candidate) -> Result<Option<Vec<super::Finding>>, FileError> {
-    let Candidate { path, is_named } = candidate;
+    let Candidate { path, is_named, is_test } = candidate;
     let fault = |kind| FileError::new(path, kind);
     let file = File::open(path).map_err(|error| fault(FileErrorKind::Unreadable(error)))?;
     let has_extension = path.extension().is_some();
@@ -151,7 +156,7 @@ fn check_file(linter: &Linter<'_>, candidate: &Candidate) -> Result<Option<Vec<s
     let is_binary = bytes.contains(&0);
     let source = String::from_utf8(bytes).ok().filter(|_| !is_binary);
     let source = source.ok_or_else(|| fault(FileErrorKind::NotText))?;
-    match linter.check_source(path, &source) {
+    match linter.check_file(path, *is_test, &source) {
         Err(FileError { kind: FileErrorKind::UnknownLanguage, .. }) if !is_named => Ok(None),
         result => result.map(Some),
     }

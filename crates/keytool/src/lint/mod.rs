@@ -124,8 +124,12 @@ impl<'c> Linter<'c> {
         files::check(self, paths)
     }
 
-    /// Checks the text of a file. Its path selects the language.
+    /// Checks the text of a file. Its path selects the language, and tells whether it is test code.
     pub fn check_source(&self, path: &Path, source: &str) -> Result<Vec<Finding>, FileError> {
+        self.check_file(path, is_test_file(path), source)
+    }
+
+    fn check_file(&self, path: &Path, is_test: bool, source: &str) -> Result<Vec<Finding>, FileError> {
         let first_line = source.lines().next().unwrap_or_default();
         let front_end = languages::of(path, first_line)
             .ok_or_else(|| FileError::new(path, FileErrorKind::UnknownLanguage))?;
@@ -137,7 +141,7 @@ impl<'c> Linter<'c> {
         add_scripts(&mut read).map_err(too_complex)?;
         let shown = path.to_string_lossy();
         let shown = shown.strip_prefix("./").unwrap_or(&shown);
-        let mut findings = rules::check(&self.vocabulary, &read, shown, is_test_file(path));
+        let mut findings = rules::check(&self.vocabulary, &read, shown, is_test);
         let (allows, expired) = allow::read(&read.comments, shown, self.today);
         findings.retain(|finding| {
             !allows.iter().any(|allow| allow.rule == finding.rule && allow.line == finding.line)
@@ -161,16 +165,16 @@ impl<'c> Linter<'c> {
     }
 }
 
-/// Adds what Lua scripts within texts contain.
+/// Adds what scripts and command lines within texts contain.
 fn add_scripts(source: &mut Source) -> Result<(), walk::Unparsable> {
-    let is_script = |text: &&model::TextExpr| text.as_literal().is_some_and(calls::is_script);
-    let scripts: Vec<_> =
-        source.mentions.iter().map(|mention| &mention.text).filter(is_script).cloned().collect();
-    source.mentions.retain(|mention| !is_script(&&mention.text));
-    for script in scripts {
-        let lua = languages::of(Path::new("script.lua"), "");
-        let Some((lua, text)) = lua.zip(script.as_literal()) else { continue };
-        let inner = walk::read(lua, text)?;
+    let scripts: Vec<_> = source
+        .mentions
+        .iter()
+        .filter_map(|mention| Some((calls::embedded_language(&mention.text)?, mention.text.clone())))
+        .collect();
+    for (name, script) in scripts {
+        let Some(front_end) = languages::of(Path::new(name), "") else { continue };
+        let inner = walk::read(front_end, &script.as_source())?;
         // The script begins behind the quote.
         let (bytes, lines) = (script.position + 1, script.line - 1);
         let moved = |mut text: model::TextExpr| {

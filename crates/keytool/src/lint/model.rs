@@ -122,6 +122,18 @@ impl TextExpr {
         }
     }
 
+    /// The text with its unknown parts as shell variables.
+    pub(super) fn as_source(&self) -> String {
+        let piece = |piece: &Piece| match piece {
+            Piece::Literal(text) => text.clone(),
+            Piece::Hole(source) => {
+                let name: String = source.chars().filter(char::is_ascii_alphanumeric).collect();
+                format!("${{{name}}}")
+            }
+        };
+        self.pieces.iter().map(piece).collect()
+    }
+
     /// The literal text at its beginning.
     pub(super) fn head(&self) -> &str {
         match self.pieces.first() {

@@ -145,7 +145,7 @@ impl Found {
             && let Some(text) = front_end.text(cx, node, 0)
         {
             frame.is_part = !is_call;
-            let is_script = text.pieces.len() == 1 && calls::is_script(text.head());
+            let is_script = calls::embedded_language(&text).is_some();
             let is_short = text.literal_bytes() <= MAX_KEY_BYTES;
             if text.has_literal() && (is_short || is_script) && self.seen.insert(text.position) {
                 let is_bare = front_end.is_bare(kind) && !frame.is_named_key;

@@ -176,7 +176,13 @@ impl FrontEnd for Rust {
     }
 
     fn commands(&self, cx: &Context<'_>, node: Node<'_>, _scope: &Range<usize>) -> Vec<Call> {
-        let Some((receiver, "cmd")) = self.callee(cx, node) else { return Vec::new() };
+        let (receiver, name) = self.callee(cx, node).unwrap_or_default();
+        if name == "key" {
+            return self.script_key(cx, node, receiver).into_iter().collect();
+        }
+        if name != "cmd" {
+            return Vec::new();
+        }
         let arguments = node.child_by_field_name("arguments").map(children).unwrap_or_default();
         let name = arguments.first().and_then(|name| self.text(cx, *name, 0));
         let name = name.and_then(|name| name.as_literal().map(str::to_ascii_uppercase)).unwrap_or_default();
@@ -230,6 +236,28 @@ impl Rust {
             node = call;
         }
         args
+    }
+
+    /// `script.key(a).key(b)`: the keys of one invocation.
+    fn script_key(&self, cx: &Context<'_>, node: Node<'_>, receiver: Option<Node<'_>>) -> Option<Call> {
+        let mut root = receiver?;
+        for _ in 0..MAX_DEPTH {
+            match self.callee(cx, root) {
+                Some((Some(object), _)) => root = object,
+                _ => break,
+            }
+        }
+        let is_script = |text: &str| text.to_ascii_lowercase().contains("script");
+        let origin = || cx.resolve(cx.text_of(root), root.start_byte()).map_or("", |binding| binding.origin);
+        let first = children(node.child_by_field_name("arguments")?).into_iter().next()?;
+        let place = node.child_by_field_name("arguments")?;
+        (is_script(cx.text_of(root)) || is_script(origin())).then(|| Call {
+            command: "EVAL".to_owned(),
+            args: vec![Arg::Other(String::new()), Arg::List(vec![self.arg(cx, first, 0)])],
+            position: place.start_byte(),
+            line: place.start_position().row + 1,
+            group: Some(root.start_byte()),
+        })
     }
 
     fn call_text(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> Option<TextExpr> {

@@ -1,5 +1,6 @@
 //! The linter, on planted keys and on sources without any.
 
+mod calls;
 mod exceptions;
 mod files;
 mod malformed;
