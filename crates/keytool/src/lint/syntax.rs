@@ -351,18 +351,21 @@ pub(super) fn unescape(sequence: &str) -> String {
     }
 }
 
-/// A literal from its parts: content and escape sequences.
+/// A literal from its parts: content and escape sequences. Grammars leave out white space at the start of the content.
 pub(super) fn literal(cx: &Context<'_>, node: Node<'_>) -> TextExpr {
     let mut text = cx.start(node);
     let mut cursor = node.walk();
-    for child in node.named_children(&mut cursor) {
-        match child.kind() {
-            "escape_sequence" => text.push_literal(&unescape(cx.text_of(child))),
-            kind if kind.contains("content") || kind.contains("fragment") => {
-                text.push_literal(cx.text_of(child));
-            }
-            _ => {}
+    let mut at = None;
+    for child in node.children(&mut cursor) {
+        let kind = child.kind();
+        if kind == "escape_sequence" {
+            text.push_literal(&unescape(cx.text_of(child)));
+        } else if kind.contains("content") || kind.contains("fragment") {
+            let gap = at.and_then(|at| cx.source.get(at..child.start_byte())).unwrap_or_default();
+            text.push_literal(gap);
+            text.push_literal(cx.text_of(child));
         }
+        at = Some(child.end_byte());
     }
     text
 }

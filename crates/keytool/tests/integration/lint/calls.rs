@@ -71,8 +71,8 @@ fn a_set_needs_its_ttl_in_the_same_call() {
         ("a.rs", "fn a() { redis.set(\"ade:session:a\", 1, Some(Expiration::EX(5)), None, false); }", 0),
         ("a.go", "package a\nfunc a() { rdb.Set(ctx, \"ade:session:a\", 1, 0) }", 1),
         ("a.go", "package a\nfunc a() { rdb.Set(ctx, \"ade:session:a\", 1, ttl) }", 0),
-        ("a.sh", "redis-cli set ade:session:a 1 exat 5", 0),
-        ("a.sh", "redis-cli set ade:session:a 1 get", 1),
+        ("a.sh", "\nredis-cli set ade:session:a 1 exat 5", 0),
+        ("a.sh", "\nredis-cli set ade:session:a 1 get", 1),
     ] {
         assert_eq!(lost(path, source), count, "{source}");
     }
