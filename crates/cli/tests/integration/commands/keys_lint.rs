@@ -64,8 +64,10 @@ fn json_and_sarif_name_path_line_rule_and_message() {
 
 #[test]
 fn another_catalog_governs_other_keys() {
-    let folder =
-        folder("a.sh", b"#!/bin/sh\nredis-cli GET \"shop:cart:$1:items\"\nredis-cli GET \"shop:cart:$1:item\"\n");
+    let folder = folder(
+        "a.sh",
+        b"#!/bin/sh\nredis-cli GET \"shop:cart:$1:items\"\nredis-cli GET \"shop:cart:$1:item\"\n",
+    );
     let shop = concat!(env!("CARGO_MANIFEST_DIR"), "/../catalog/tests/fixtures/shop.toml");
     let (code, stdout, _) = run(&folder, &["--catalog", shop, "--skip", "inline-key", "."]);
     assert_eq!((code, stdout.lines().count()), (1, 1), "{stdout}");
