@@ -355,7 +355,8 @@ pub(super) fn unescape(sequence: &str) -> String {
 pub(super) fn literal(cx: &Context<'_>, node: Node<'_>) -> TextExpr {
     let mut text = cx.start(node);
     let mut cursor = node.walk();
-    let mut at = None;
+    let quote = cx.text_of(node).find(['"', '\'', '`']);
+    let mut at = quote.map(|quote| node.start_byte() + quote + 1);
     for child in node.children(&mut cursor) {
         let kind = child.kind();
         if kind == "escape_sequence" {
@@ -365,7 +366,7 @@ pub(super) fn literal(cx: &Context<'_>, node: Node<'_>) -> TextExpr {
             text.push_literal(gap);
             text.push_literal(cx.text_of(child));
         }
-        at = Some(child.end_byte());
+        at = at.max(Some(child.end_byte()));
     }
     text
 }
