@@ -10,12 +10,18 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
+use ade_keyspace::{Layout, ade as keys};
 use ade_testkit::wait::eventually;
 use ade_testkit::{Postgres, Redis, RedisCluster, RedisSentinel, wait_for_exit};
 use redis::Commands;
 use rustix::process::Signal;
 
 const FAILOVER_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A key that never expires.
+fn key() -> String {
+    keys::lock::token().in_layout(Layout::Plain).to_string()
+}
 
 #[test]
 fn redis_starts_empty_and_cleans_up() {
@@ -33,29 +39,29 @@ fn redis_starts_empty_and_cleans_up() {
 fn redis_can_be_stopped_continued_killed_and_restarted() {
     let server = Redis::start().expect("starts");
     let mut connection = server.connect().expect("connects");
-    let () = connection.set("key", 1).expect("writes");
+    let () = connection.set(key(), 1).expect("writes");
 
     server.process().signal(Signal::STOP).expect("stops");
     connection.set_read_timeout(Some(Duration::from_millis(200))).expect("set");
     redis::cmd("PING").query::<String>(&mut connection).expect_err("a stopped server does not reply");
     server.process().signal(Signal::CONT).expect("continues");
     let mut connection = server.connect().expect("connects again");
-    assert_eq!(connection.get::<_, i32>("key").expect("reads"), 1);
+    assert_eq!(connection.get::<_, i32>(key()).expect("reads"), 1);
 
     let (port, pid) = (server.port(), server.process().pid());
     server.kill_and_restart().expect("comes back");
     assert_eq!(server.port(), port);
     assert_ne!(server.process().pid(), pid);
     let mut connection = server.connect().expect("connects once more");
-    assert_eq!(connection.get::<_, Option<i32>>("key").expect("reads"), None, "no persistence");
+    assert_eq!(connection.get::<_, Option<i32>>(key()).expect("reads"), None, "no persistence");
 }
 
 #[test]
 fn redis_with_persistence_survives_a_kill() {
     let server = Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).expect("starts");
-    let () = server.connect().expect("connects").set("key", 1).expect("writes");
+    let () = server.connect().expect("connects").set(key(), 1).expect("writes");
     server.kill_and_restart().expect("comes back");
-    assert_eq!(server.connect().expect("connects").get::<_, i32>("key").expect("reads"), 1);
+    assert_eq!(server.connect().expect("connects").get::<_, i32>(key()).expect("reads"), 1);
 }
 
 #[test]
@@ -134,7 +140,7 @@ fn parallel_servers_never_share_port_or_folder() {
                 let server = Redis::start().expect("starts");
                 let mut connection = server.connect().expect("connects");
                 let empty: usize = redis::cmd("DBSIZE").query(&mut connection).expect("a reply");
-                let () = connection.set("key", server.port()).expect("writes");
+                let () = connection.set(key(), server.port()).expect("writes");
                 (server, empty)
             })
         })

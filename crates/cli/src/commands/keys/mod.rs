@@ -1,6 +1,7 @@
 //! `ade keys`: shows the key catalogs as table, JSON or Markdown, and maps a concrete key to its entry.
 
 mod explain;
+mod lint;
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -58,6 +59,10 @@ enum Command {
         #[arg(long, value_name = "FILE", conflicts_with = "output")]
         check: Option<PathBuf>,
     },
+    /// Check the Redis keys in source code against the catalogs
+    ///
+    /// Reads Rust, shell, Python, JavaScript, TypeScript, Go and Lua. Exits with 1 if something is found.
+    Lint(lint::Args),
 }
 
 fn shipped_names() -> String {
@@ -79,6 +84,7 @@ pub(crate) fn run(args: &Args) -> Result {
         Command::List(format) => list(&catalogs, *format),
         Command::Show { name, format } => show(&catalogs, name, *format),
         Command::Explain { key, format } => explain::run(&catalogs, key, *format),
+        Command::Lint(args) => lint::run(&catalogs, args),
         Command::Doc { output: Some(file), .. } => {
             fs::write(file, reference::markdown(&*catalogs)).map_err(|error| unusable(file, &error))
         }

@@ -5,6 +5,7 @@ mod bench;
 mod bootstrap_token;
 mod first_installation;
 mod keys;
+mod keys_lint;
 mod lock_guard;
 mod login;
 mod serve;
