@@ -1,6 +1,8 @@
-//! `ade keys`: shows the key catalogs as table, JSON or Markdown, and maps a concrete key to its entry.
+//! `ade keys`: shows the key catalogs as table, JSON or Markdown, maps a concrete key to its entry, and works with live servers.
 
+mod audit;
 mod explain;
+mod scan_args;
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -58,6 +60,8 @@ enum Command {
         #[arg(long, value_name = "FILE", conflicts_with = "output")]
         check: Option<PathBuf>,
     },
+    /// Compare the keys of a live Redis with the catalogs: sizes, lifetimes and violations by class
+    Audit(audit::Args),
 }
 
 fn shipped_names() -> String {
@@ -85,6 +89,7 @@ pub(crate) fn run(args: &Args) -> Result {
         Command::Doc { check: Some(file), .. } => {
             check_reference(&reference::markdown(&*catalogs), file, args.catalog.as_deref())
         }
+        Command::Audit(args) => audit::run(args, &catalogs),
         Command::Doc { .. } => output::raw(&reference::markdown(&*catalogs)),
     }
 }
