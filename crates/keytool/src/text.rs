@@ -34,7 +34,8 @@ pub fn size(bytes: u64) -> String {
 #[must_use]
 pub fn duration(ms: u64) -> String {
     const UNITS: [(&str, u64); 4] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
-    let unit = UNITS.iter().find(|(_, factor)| ms >= 2 * factor || (ms >= *factor && ms.is_multiple_of(*factor)));
+    let unit =
+        UNITS.iter().find(|(_, factor)| ms >= 2 * factor || (ms >= *factor && ms.is_multiple_of(*factor)));
     unit.map_or_else(|| format!("{ms}ms"), |(unit, factor)| format!("{}{unit}", ms / factor))
 }
 
@@ -65,7 +66,10 @@ mod tests {
     #[test]
     fn numbers_are_readable() {
         assert_eq!((count(7).as_str(), count(1_234_567).as_str()), ("7", "1,234,567"));
-        assert_eq!((size(1000).as_str(), size(1536).as_str(), size(3 << 30).as_str()), ("1000 B", "1.5 KiB", "3.0 GiB"));
+        assert_eq!(
+            (size(1000).as_str(), size(1536).as_str(), size(3 << 30).as_str()),
+            ("1000 B", "1.5 KiB", "3.0 GiB")
+        );
         assert_eq!(duration(90_000), "90s");
         assert_eq!(duration(86_400_000), "1d");
         assert_eq!(duration(5), "5ms");

@@ -5,3 +5,4 @@
 mod builders;
 mod errors;
 mod generated;
+mod index;

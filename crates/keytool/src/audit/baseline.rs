@@ -50,7 +50,11 @@ impl Baseline {
             let change = if then == 0 {
                 "new".to_owned()
             } else {
-                format!("{}{} %", if now > then { "+" } else { "-" }, u128::from(difference) * 100 / u128::from(then))
+                format!(
+                    "{}{} %",
+                    if now > then { "+" } else { "-" },
+                    u128::from(difference) * 100 / u128::from(then)
+                )
             };
             let (now, then) = (text::count(now), text::count(then));
             is_drift.then(|| (class.clone(), format!("has {now} keys, the baseline {then} ({change})")))
@@ -65,9 +69,12 @@ mod tests {
 
     #[test]
     fn drift_needs_a_percentage_and_a_number() {
-        let keys = |pairs: &[(&str, u64)]| pairs.iter().map(|(name, keys)| ((*name).to_owned(), *keys)).collect();
-        let baseline =
-            Baseline { created_at: Timestamp::UNIX_EPOCH, keys: keys(&[("a", 100), ("b", 4), ("c", 100), ("d", 9)]) };
+        let keys =
+            |pairs: &[(&str, u64)]| pairs.iter().map(|(name, keys)| ((*name).to_owned(), *keys)).collect();
+        let baseline = Baseline {
+            created_at: Timestamp::UNIX_EPOCH,
+            keys: keys(&[("a", 100), ("b", 4), ("c", 100), ("d", 9)]),
+        };
         let drift = baseline.drift(&keys(&[("a", 150), ("b", 8), ("c", 151), ("e", 7)]), 50);
         let classes: Vec<&str> = drift.iter().map(|(class, _)| class.as_str()).collect();
         assert_eq!(classes, ["c", "d", "e"]);

@@ -32,6 +32,7 @@ th, td { padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); ver
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 code { font: 13px/1.45 ui-monospace, monospace; overflow-wrap: anywhere; }
 summary { cursor: pointer; color: var(--dim); } details ul { margin: .25rem 0; padding-left: 1.1rem; }
+td.rule { white-space: nowrap; } .wide code { white-space: nowrap; } .wide > svg { min-width: 620px; }
 svg { display: block; max-width: 100%; height: auto; } svg text { fill: var(--text); font: 12px system-ui, sans-serif; }
 svg text.dim { fill: var(--dim); } .bar { fill: var(--bar); } .bar-2 { fill: var(--bar-2); } .never { fill: var(--never); }
 ";
@@ -65,7 +66,9 @@ pub fn html(report: &Report) -> String {
         Some((class.class.clone(), bytes, format!("~{}", size(bytes))))
     });
     let orphans = report.orphans.memory.estimated_bytes.unwrap_or(0);
-    chart(&mut page, "Memory by class", "bar-2", bars.collect(), orphans, |bytes| format!("~{}", size(bytes)));
+    chart(&mut page, "Memory by class", "bar-2", bars.collect(), orphans, |bytes| {
+        format!("~{}", size(bytes))
+    });
     ttl_chart(&mut page, report);
     classes(&mut page, report);
     coverage(&mut page, report);
@@ -75,7 +78,9 @@ pub fn html(report: &Report) -> String {
 
 fn tiles(page: &mut String, report: &Report) {
     let coverage = &report.coverage;
-    let of = coverage.keys_expected.map_or_else(String::new, |keys| format!("of {} (DBSIZE at the start)", count(keys)));
+    let of = coverage
+        .keys_expected
+        .map_or_else(String::new, |keys| format!("of {} (DBSIZE at the start)", count(keys)));
     let memory = report.classes.iter().filter_map(|class| class.memory.estimated_bytes).sum::<u64>();
     let memory = memory.saturating_add(report.orphans.memory.estimated_bytes.unwrap_or(0));
     let found = report.violation_count();
@@ -100,19 +105,23 @@ fn violations(page: &mut String, report: &Report) {
         page.push_str("<p class=\"good\">None.</p>\n");
         return;
     }
-    page.push_str("<table>\n<tr><th>Rule</th><th>Class</th><th class=\"number\">Keys</th><th>Examples</th></tr>\n");
+    page.push_str(
+        "<table>\n<tr><th>Rule</th><th>Class</th><th class=\"number\">Keys</th><th>Examples</th></tr>\n",
+    );
     for row in &report.counts {
         let examples = report.violations.iter().filter(|it| it.rule == row.rule && it.class == row.class);
         let items: String = examples
             .map(|it| {
-                let key = it.key.as_ref().map_or_else(String::new, |key| format!("<code>{}</code> ", escape(key)));
+                let key =
+                    it.key.as_ref().map_or_else(String::new, |key| format!("<code>{}</code> ", escape(key)));
                 format!("<li>{key}{}</li>", escape(&it.message))
             })
             .collect();
-        let label = if row.count == row.shown as u64 { "all".to_owned() } else { format!("first {}", row.shown) };
+        let label =
+            if row.count == row.shown as u64 { "all".to_owned() } else { format!("first {}", row.shown) };
         let _ = writeln!(
             page,
-            "<tr><td class=\"bad\">{}</td><td>{}</td><td class=\"number\">{}</td><td><details><summary>{label}</summary><ul>{items}</ul></details></td></tr>",
+            "<tr><td class=\"bad rule\">{}</td><td>{}</td><td class=\"number\">{}</td><td><details><summary>{label}</summary><ul>{items}</ul></details></td></tr>",
             row.rule.name(),
             escape(&row.class),
             count(row.count),
@@ -205,7 +214,8 @@ fn ttl_chart(page: &mut String, report: &Report) {
 /// A small histogram for a row of the table.
 fn sparkline(ttl: &[TtlCount]) -> String {
     let max = ttl.iter().map(|bar| bar.keys).max().unwrap_or(0);
-    let mut svg = format!("<svg width=\"{}\" height=\"18\" role=\"img\" aria-label=\"{}\">", ttl.len() * 9, words(ttl));
+    let mut svg =
+        format!("<svg width=\"{}\" height=\"18\" role=\"img\" aria-label=\"{}\">", ttl.len() * 9, words(ttl));
     for (position, bar) in ttl.iter().enumerate() {
         let height = scaled(bar.keys, max, 16);
         let fill = if position == 0 { "never" } else { "bar" };
@@ -230,7 +240,10 @@ fn classes(page: &mut String, report: &Report) {
          <th class=\"number\">Memory</th><th>TTL rule</th><th>Time left</th></tr>\n",
     );
     for class in &report.classes {
-        let memory = class.memory.estimated_bytes.map_or_else(|| "unknown".to_owned(), |bytes| format!("~{}", size(bytes)));
+        let memory = class
+            .memory
+            .estimated_bytes
+            .map_or_else(|| "unknown".to_owned(), |bytes| format!("~{}", size(bytes)));
         let _ = writeln!(
             page,
             "<tr><td>{}</td><td><code>{}</code></td><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{memory}</td><td>{}</td><td>{}</td></tr>",
@@ -244,7 +257,9 @@ fn classes(page: &mut String, report: &Report) {
     }
     page.push_str("</table></div>\n");
     if !report.orphans.prefixes.is_empty() {
-        page.push_str("<h2>Orphans by prefix</h2>\n<table>\n<tr><th>Prefix</th><th class=\"number\">Keys</th></tr>\n");
+        page.push_str(
+            "<h2>Orphans by prefix</h2>\n<table>\n<tr><th>Prefix</th><th class=\"number\">Keys</th></tr>\n",
+        );
         for (prefix, keys) in &report.orphans.prefixes {
             let _ = writeln!(
                 page,

@@ -14,6 +14,7 @@ mod stats;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ade_catalog::model::{Entry, EntryKind, KeyShape};
 use ade_catalog::{Catalog, KeyIndex, KeyMatch};
@@ -23,7 +24,9 @@ use sha2::{Digest as _, Sha256};
 
 pub use self::baseline::Baseline;
 pub use self::html::html;
-pub use self::report::{ClassReport, Coverage, DeniedCommand, Memory, NodeCoverage, OrphanReport, Report, RuleCount, Violation};
+pub use self::report::{
+    ClassReport, Coverage, DeniedCommand, Memory, NodeCoverage, OrphanReport, Report, RuleCount, Violation,
+};
 pub use self::rules::Rule;
 pub use self::stats::{ClassStats, TTL_BARS, ttl_label};
 
@@ -45,6 +48,8 @@ pub struct AuditOptions {
     pub max_examples: usize,
     /// Where to save how far the audit is.
     pub state: Option<PathBuf>,
+    /// How often to save it.
+    pub save_interval: Duration,
     pub baseline: Option<Baseline>,
     /// Differences from the baseline above so many percent are violations.
     pub drift_percent: u32,
@@ -59,6 +64,7 @@ impl Default for AuditOptions {
             reads_values: true,
             max_examples: 20,
             state: None,
+            save_interval: Duration::from_secs(1),
             baseline: None,
             drift_percent: 50,
         }
@@ -102,7 +108,8 @@ pub async fn audit(
 ) -> Result<Report, AuditError> {
     let deployment = Deployment::connect(url, options.role).await?;
     let classes = Classes::new(catalogs);
-    let checkpoint = Checkpoint::open(options.state.clone(), fingerprint(&deployment, catalogs, options))?;
+    let fingerprint = fingerprint(&deployment, catalogs, options);
+    let checkpoint = Checkpoint::open(options.state.clone(), options.save_interval, fingerprint)?;
     let mut audits = Vec::new();
     for node in deployment.nodes {
         audits.push(NodeAudit::start(node, &classes, options, &checkpoint).await?);
@@ -123,7 +130,10 @@ pub async fn audit(
 fn fingerprint(deployment: &Deployment, catalogs: &[Catalog], options: &AuditOptions) -> String {
     let AuditOptions { role, sample, reads_values, max_examples, .. } = options;
     let databases: Vec<_> = deployment.nodes.iter().map(|node| node.database).collect();
-    let text = format!("1 {:?} {databases:?} {catalogs:?} {role:?} {sample} {reads_values} {max_examples}", deployment.kind);
+    let text = format!(
+        "1 {:?} {databases:?} {catalogs:?} {role:?} {sample} {reads_values} {max_examples}",
+        deployment.kind
+    );
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -147,7 +157,8 @@ struct Classified<'a> {
 
 impl<'a> Classes<'a> {
     fn new(catalogs: &'a [Catalog]) -> Self {
-        let entries = catalogs.iter().flat_map(|catalog| catalog.entries.iter().map(move |entry| (catalog, entry)));
+        let entries =
+            catalogs.iter().flat_map(|catalog| catalog.entries.iter().map(move |entry| (catalog, entry)));
         let entries: Vec<_> = entries
             .filter_map(|(catalog, entry)| match &entry.kind {
                 EntryKind::Key(shape) => Some((catalog, entry, shape)),
@@ -155,7 +166,8 @@ impl<'a> Classes<'a> {
             })
             .collect();
         let names = entries.iter().enumerate();
-        let positions = names.map(|(position, (catalog, entry, _))| ((&*catalog.name, &*entry.name), position)).collect();
+        let positions =
+            names.map(|(position, (catalog, entry, _))| ((&*catalog.name, &*entry.name), position)).collect();
         Self {
             catalogs,
             index: KeyIndex::of(catalogs, |entry| matches!(entry.kind, EntryKind::Key(_))),

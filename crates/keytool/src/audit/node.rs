@@ -12,7 +12,8 @@ use super::state::{Checkpoint, NodeState};
 use super::stats::{Counts, prefix_of};
 use super::{AuditError, AuditOptions, Classes, Classified};
 use crate::scan::{
-    Batch, Content, KeyKind, Pacer, ReadRequest, ReadValue, ScannedKey, memory_and_strings, next_batch, read_elements,
+    Batch, Content, KeyKind, Pacer, ReadRequest, ReadValue, ScannedKey, memory_and_strings, next_batch,
+    read_elements,
 };
 use crate::server::{Node, ServerError};
 use crate::text::shown_key;
@@ -120,7 +121,8 @@ impl<'a> NodeAudit<'a> {
         for key in &batch.keys {
             items.push(count(key, counts, self.classes, self.options));
         }
-        let requests: Vec<ReadRequest<'_>> = items.iter().map(|item| self.options.read_request(item)).collect();
+        let requests: Vec<ReadRequest<'_>> =
+            items.iter().map(|item| self.options.read_request(item)).collect();
         let mut contents = memory_and_strings(&self.node, &requests, &mut counts.denied, pacer).await?;
         if self.options.reads_values {
             read_elements(&self.node, &requests, &mut contents, &mut counts.denied, pacer).await?;
@@ -164,7 +166,12 @@ impl Item<'_> {
 }
 
 /// Counts a key, and checks everything that needs no value.
-fn count<'a>(key: &'a ScannedKey, counts: &mut Counts, classes: &Classes<'a>, options: &AuditOptions) -> Item<'a> {
+fn count<'a>(
+    key: &'a ScannedKey,
+    counts: &mut Counts,
+    classes: &Classes<'a>,
+    options: &AuditOptions,
+) -> Item<'a> {
     let text = std::str::from_utf8(&key.name).ok();
     let classified = text.and_then(|text| classes.of(text));
     let class = classified.as_ref().map_or(classes.entries.len(), |classified| classified.class);
@@ -176,7 +183,8 @@ fn count<'a>(key: &'a ScannedKey, counts: &mut Counts, classes: &Classes<'a>, op
         stats.add_ttl(key.ttl);
     }
     let max = options.max_examples;
-    let mut report = |rule, message: String| counts.report(rule, item.class_name(), max, || (item.shown(), message));
+    let mut report =
+        |rule, message: String| counts.report(rule, item.class_name(), max, || (item.shown(), message));
     let limit = item.classified.as_ref().map_or(classes.key_limit, |classified| classified.catalog.key_limit);
     if let Some(message) = too_long(&key.name, limit) {
         report(Rule::KeyTooLong, message);
@@ -199,7 +207,8 @@ fn count<'a>(key: &'a ScannedKey, counts: &mut Counts, classes: &Classes<'a>, op
         None => {
             let text = String::from_utf8_lossy(&key.name);
             let family = classes.catalogs.iter().find_map(|catalog| catalog.families_of(&text).last());
-            let place = family.map_or_else(String::new, |family| format!(", although it is in the family {}", family.name));
+            let place = family
+                .map_or_else(String::new, |family| format!(", although it is in the family {}", family.name));
             report(Rule::Orphan, format!("no catalog has it{place}"));
             if family.is_some_and(|family| family.must_expire) && key.ttl == crate::scan::KeyTtl::Never {
                 report(Rule::TtlMissing, "never expires, as all keys of its family must".to_owned());
@@ -211,7 +220,13 @@ fn count<'a>(key: &'a ScannedKey, counts: &mut Counts, classes: &Classes<'a>, op
 }
 
 /// Checks the memory and value of a key.
-fn check_content(item: &Item<'_>, content: &Content, counts: &mut Counts, classes: &Classes<'_>, options: &AuditOptions) {
+fn check_content(
+    item: &Item<'_>,
+    content: &Content,
+    counts: &mut Counts,
+    classes: &Classes<'_>,
+    options: &AuditOptions,
+) {
     let class = item.classified.as_ref().map_or(classes.entries.len(), |classified| classified.class);
     if let (Some(bytes), Some(stats)) = (content.memory, counts.classes.get_mut(class)) {
         stats.add_memory(bytes);
@@ -219,8 +234,9 @@ fn check_content(item: &Item<'_>, content: &Content, counts: &mut Counts, classe
     let Some(value) = &content.value else { return };
     counts.values_read += 1;
     let max = options.max_examples;
-    let report =
-        |counts: &mut Counts, rule, message: String| counts.report(rule, item.class_name(), max, || (item.shown(), message));
+    let report = |counts: &mut Counts, rule, message: String| {
+        counts.report(rule, item.class_name(), max, || (item.shown(), message))
+    };
     if let ReadValue::Text { bytes, is_truncated } = value {
         if *is_truncated {
             counts.values_truncated += 1;
@@ -231,7 +247,10 @@ fn check_content(item: &Item<'_>, content: &Content, counts: &mut Counts, classe
         }
     }
     if let Some(Secret { what, field }) = secret_in(&item.key.name, value) {
-        let place = field.map_or_else(|| "the value".to_owned(), |field| format!("the field {}", shown_key(field.as_bytes())));
+        let place = field.map_or_else(
+            || "the value".to_owned(),
+            |field| format!("the field {}", shown_key(field.as_bytes())),
+        );
         report(counts, Rule::SuspectedSecret, format!("{place} looks like {what}"));
     }
 }
@@ -252,7 +271,8 @@ fn secret_in(key: &[u8], value: &ReadValue) -> Option<Secret> {
                 let shown = || Some(name.chars().take(60).collect());
                 match in_field(&name, &value) {
                     Some(what) => Some(Secret { what, field: shown() }),
-                    None => in_value("", &value).map(|secret| Secret { field: secret.field.or_else(shown), ..secret }),
+                    None => in_value("", &value)
+                        .map(|secret| Secret { field: secret.field.or_else(shown), ..secret }),
                 }
             })
         }),
@@ -270,6 +290,9 @@ fn databases(info: &str) -> impl Iterator<Item = (String, u64)> + '_ {
 
 async fn joined(request: JoinHandle<Result<Batch, ServerError>>) -> Result<Batch, ServerError> {
     request.await.unwrap_or_else(|error| {
-        Err(ServerError::Lost { address: "the server".to_owned(), reason: format!("the scan ended early: {error}") })
+        Err(ServerError::Lost {
+            address: "the server".to_owned(),
+            reason: format!("the scan ended early: {error}"),
+        })
     })
 }

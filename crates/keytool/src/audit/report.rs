@@ -136,7 +136,8 @@ impl Report {
     /// The numbers of keys, to compare a later audit with them.
     #[must_use]
     pub fn baseline(&self) -> Baseline {
-        let classes = self.classes.iter().map(|class| (format!("{}/{}", class.catalog, class.class), class.keys));
+        let classes =
+            self.classes.iter().map(|class| (format!("{}/{}", class.catalog, class.class), class.keys));
         let orphans = (self.orphans.keys > 0).then(|| ("orphans".to_owned(), self.orphans.keys));
         Baseline { created_at: self.finished_at, keys: classes.chain(orphans).collect() }
     }
@@ -201,7 +202,12 @@ pub(super) fn report(
         catalogs: classes.catalogs.iter().map(|catalog| catalog.name.clone()).collect(),
         unused_classes: classes.entries.len() - rows.len(),
         classes: rows,
-        orphans: OrphanReport { keys: orphans.keys, memory: memory(&orphans), ttl: ttl_counts(&orphans), prefixes },
+        orphans: OrphanReport {
+            keys: orphans.keys,
+            memory: memory(&orphans),
+            ttl: ttl_counts(&orphans),
+            prefixes,
+        },
         violations,
         counts: rule_counts,
         coverage: coverage(&counts, options, results),
@@ -259,7 +265,8 @@ fn coverage(counts: &Counts, options: &AuditOptions, results: &[NodeResult]) -> 
         *other_databases.entry(name.clone()).or_default() += keys;
     }
     let denied = counts.denied.iter().map(|(command, denial)| {
-        let extent = if denial.everywhere { "not".to_owned() } else { format!("not of {} keys", denial.keys) };
+        let extent =
+            if denial.everywhere { "not".to_owned() } else { format!("not of {} keys", denial.keys) };
         DeniedCommand {
             command: command.to_owned(),
             reason: denial.reason.clone(),
@@ -269,7 +276,11 @@ fn coverage(counts: &Counts, options: &AuditOptions, results: &[NodeResult]) -> 
     let mut notes = Vec::new();
     if options.reads_values {
         let sample = options.sample.max(1);
-        let of = if sample == 1 { "every key".to_owned() } else { format!("the first 1,000 keys of each class and one in {sample} of the others") };
+        let of = if sample == 1 {
+            "every key".to_owned()
+        } else {
+            format!("the first 1,000 keys of each class and one in {sample} of the others")
+        };
         notes.push(format!(
             "strings were read up to 4 KiB (envelopes up to 64 KiB); memory, and up to 64 elements of small collections, of {of}"
         ));

@@ -109,7 +109,9 @@ pub(super) fn bad_envelope(value: &[u8]) -> Option<String> {
         return Some(format!("lacks {missing}"));
     }
     if fields.len() > FIELDS.len() {
-        return Some("has fields besides those of an envelope: business data belongs into payload".to_owned());
+        return Some(
+            "has fields besides those of an envelope: business data belongs into payload".to_owned(),
+        );
     }
     let time = |name: &str| fields.get(name)?.as_str()?.parse::<jiff::Timestamp>().ok();
     let times = ["createdAt", "expiresAt"].map(|name| time(name).ok_or(name));

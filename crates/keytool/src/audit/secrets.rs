@@ -80,7 +80,8 @@ fn url_with_password(text: &str) -> bool {
         let rest = text.get(start + 3..).unwrap_or_default();
         let end = rest.find(|c: char| c.is_whitespace() || "/\"'<>\\,;".contains(c)).unwrap_or(rest.len());
         let user_info = rest.get(..end).and_then(|authority| authority.rsplit_once('@'));
-        let password = user_info.and_then(|(user_info, _)| user_info.split_once(':')).map(|(_, password)| password);
+        let password =
+            user_info.and_then(|(user_info, _)| user_info.split_once(':')).map(|(_, password)| password);
         password.is_some_and(|password| !password.is_empty() && !is_harmless(password))
     })
 }
@@ -128,7 +129,8 @@ fn in_json(name: &str, json: &Json) -> Option<Secret> {
 fn is_harmless(value: &str) -> bool {
     let value = value.trim();
     let is_hash = value.starts_with("$argon2") || value.starts_with("$2") || value.starts_with("sha256:");
-    let is_hex = [32, 40, 64, 128].contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_hex =
+        [32, 40, 64, 128].contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_hexdigit());
     value.len() < 4
         || ["true", "false", "null", "none", "bearer"].iter().any(|word| value.eq_ignore_ascii_case(word))
         || value.contains("***")
@@ -157,14 +159,26 @@ mod tests {
         ] {
             assert!(in_text(text).expect(text).contains(what));
         }
-        for text in ["", "AKIA", "https://example.com/a@b:c", "redis://user:***@host", "eyJhbGciOiJIUzI1NiIsInR5cCI6", "MAKIAIOSFODNN7EXAMPLE1"] {
+        for text in [
+            "",
+            "AKIA",
+            "https://example.com/a@b:c",
+            "redis://user:***@host",
+            "eyJhbGciOiJIUzI1NiIsInR5cCI6",
+            "MAKIAIOSFODNN7EXAMPLE1",
+        ] {
             assert_eq!(in_text(text), None, "{text}");
         }
     }
 
     #[test]
     fn recognises_fields_by_name() {
-        for (name, value) in [("password", "hunter2"), ("clientSecret", "correct horse"), ("API_KEY", "abcd-1234"), ("token", "s3cr3t")] {
+        for (name, value) in [
+            ("password", "hunter2"),
+            ("clientSecret", "correct horse"),
+            ("API_KEY", "abcd-1234"),
+            ("token", "s3cr3t"),
+        ] {
             assert!(in_field(name, value).is_some(), "{name}");
         }
         for (name, value) in [
@@ -179,7 +193,10 @@ mod tests {
             assert_eq!(in_field(name, value), None, "{name}={value}");
         }
         let nested = in_value("", r#"{"user":{"name":"ann","Password":"hunter2"}}"#).expect("found");
-        assert_eq!((nested.field.as_deref(), format!("{nested:?}").contains("hunter2")), (Some("Password"), false));
+        assert_eq!(
+            (nested.field.as_deref(), format!("{nested:?}").contains("hunter2")),
+            (Some("Password"), false)
+        );
         assert_eq!(in_value("", r#"{"key":"a"}"#), None);
     }
 }

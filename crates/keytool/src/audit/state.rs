@@ -16,8 +16,6 @@ use tokio::time::Instant;
 use super::AuditError;
 use super::stats::Counts;
 
-const SAVE_INTERVAL: Duration = Duration::from_secs(1);
-
 /// How far a server was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NodeState {
@@ -39,17 +37,23 @@ struct AuditState {
 #[derive(Debug)]
 pub(super) struct Checkpoint {
     path: Option<PathBuf>,
+    interval: Duration,
     state: Mutex<(AuditState, Instant)>,
 }
 
 impl Checkpoint {
     /// Reads the state of an interrupted audit, if there is one.
-    pub(super) fn open(path: Option<PathBuf>, fingerprint: String) -> Result<Self, AuditError> {
+    pub(super) fn open(
+        path: Option<PathBuf>,
+        interval: Duration,
+        fingerprint: String,
+    ) -> Result<Self, AuditError> {
         let fresh = AuditState { fingerprint, nodes: BTreeMap::new() };
         let state = match path.as_ref().map(|path| (path, fs::read_to_string(path))) {
             None => fresh,
             Some((path, Ok(text))) => {
-                let state: AuditState = serde_json::from_str(&text).map_err(|_| AuditError::ForeignState { path: path.clone() })?;
+                let state: AuditState = serde_json::from_str(&text)
+                    .map_err(|_| AuditError::ForeignState { path: path.clone() })?;
                 if state.fingerprint != fresh.fingerprint {
                     return Err(AuditError::ForeignState { path: path.clone() });
                 }
@@ -58,7 +62,7 @@ impl Checkpoint {
             Some((_, Err(error))) if error.kind() == io::ErrorKind::NotFound => fresh,
             Some((path, Err(error))) => return Err(AuditError::state(path, &error)),
         };
-        let checkpoint = Self { path, state: Mutex::new((state, Instant::now())) };
+        let checkpoint = Self { path, interval, state: Mutex::new((state, Instant::now())) };
         // A file that cannot be written is noticed now, not when it is needed.
         checkpoint.save(&checkpoint.locked().0)?;
         Ok(checkpoint)
@@ -71,7 +75,8 @@ impl Checkpoint {
     /// The state of a server, unless it has restarted since.
     pub(super) fn resume(&self, node: &str, run_id: Option<&str>, classes: usize) -> NodeState {
         let known = self.locked().0.nodes.get(node).cloned();
-        let same_run = known.filter(|state| state.is_done || (run_id.is_some() && state.run_id.as_deref() == run_id));
+        let same_run =
+            known.filter(|state| state.is_done || (run_id.is_some() && state.run_id.as_deref() == run_id));
         same_run.unwrap_or_else(|| NodeState {
             run_id: run_id.map(str::to_owned),
             counts: Counts::new(classes),
@@ -82,7 +87,7 @@ impl Checkpoint {
     /// Takes the state of a server after a batch; saves it if enough time has passed.
     pub(super) fn publish(&self, node: &str, state: &NodeState) -> Result<(), AuditError> {
         let mut locked = self.locked();
-        if self.path.is_none() || (locked.1.elapsed() < SAVE_INTERVAL && !state.is_done) {
+        if self.path.is_none() || (locked.1.elapsed() < self.interval && !state.is_done) {
             return Ok(());
         }
         locked.0.nodes.insert(node.to_owned(), state.clone());

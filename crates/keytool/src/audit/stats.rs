@@ -114,7 +114,13 @@ impl Counts {
     }
 
     /// Counts a violation, and keeps it as an example if there are few yet.
-    pub(super) fn report(&mut self, rule: Rule, class: &str, max: usize, example: impl FnOnce() -> (String, String)) {
+    pub(super) fn report(
+        &mut self,
+        rule: Rule,
+        class: &str,
+        max: usize,
+        example: impl FnOnce() -> (String, String),
+    ) {
         let classes = self.violations.entry(rule).or_default();
         if !classes.contains_key(class) {
             classes.insert(class.to_owned(), Found::default());
@@ -128,7 +134,8 @@ impl Counts {
     }
 
     pub(super) fn add_orphan(&mut self, prefix: String) {
-        let is_full = self.orphan_prefixes.len() >= MAX_PREFIXES && !self.orphan_prefixes.contains_key(&prefix);
+        let is_full =
+            self.orphan_prefixes.len() >= MAX_PREFIXES && !self.orphan_prefixes.contains_key(&prefix);
         let prefix = if is_full { OTHER_PREFIXES.to_owned() } else { prefix };
         *self.orphan_prefixes.entry(prefix).or_default() += 1;
     }
@@ -159,7 +166,8 @@ impl Counts {
 /// The first two segments of a key, without what looks like an identifier.
 pub(super) fn prefix_of(key: &str) -> String {
     let segments = key.split(':').take(2).map(|segment| {
-        let is_word = segment.len() <= 40 && segment.bytes().all(|byte| byte.is_ascii_alphabetic() || b"_-.".contains(&byte));
+        let is_word = segment.len() <= 40
+            && segment.bytes().all(|byte| byte.is_ascii_alphabetic() || b"_-.".contains(&byte));
         if is_word { segment } else { "*" }
     });
     segments.collect::<Vec<_>>().join(":")
@@ -172,7 +180,13 @@ mod tests {
     #[test]
     fn bars_and_prefixes() {
         let mut stats = ClassStats::default();
-        for ttl in [KeyTtl::Never, KeyTtl::Left(1_000), KeyTtl::Left(1_001), KeyTtl::Left(u64::MAX / 2), KeyTtl::Unknown] {
+        for ttl in [
+            KeyTtl::Never,
+            KeyTtl::Left(1_000),
+            KeyTtl::Left(1_001),
+            KeyTtl::Left(u64::MAX / 2),
+            KeyTtl::Unknown,
+        ] {
             stats.add_ttl(ttl);
         }
         assert_eq!(stats.ttl, [1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1]);

@@ -34,8 +34,11 @@ impl Denied {
             let reason = error.details().unwrap_or("no permission").to_owned();
             // "… to run the 'memory|usage' command", or "… to access one of the keys …".
             let everywhere = reason.contains("to run");
-            let denial =
-                self.0.entry(command.to_owned()).or_insert_with(|| Denial { keys: 0, reason, everywhere: false });
+            let denial = self.0.entry(command.to_owned()).or_insert_with(|| Denial {
+                keys: 0,
+                reason,
+                everywhere: false,
+            });
             denial.keys += 1;
             denial.everywhere |= everywhere;
         }

@@ -63,7 +63,12 @@ pub(crate) struct Batch {
 }
 
 /// Reads the next batch. `known` tells what needs not be tried.
-pub(crate) async fn next_batch(mut node: Node, cursor: u64, count: usize, known: Denied) -> Result<Batch, ServerError> {
+pub(crate) async fn next_batch(
+    mut node: Node,
+    cursor: u64,
+    count: usize,
+    known: Denied,
+) -> Result<Batch, ServerError> {
     let started = Instant::now();
     let mut command = redis::cmd("SCAN");
     command.arg(cursor).arg("COUNT").arg(count);

@@ -64,7 +64,9 @@ pub(crate) async fn memory_and_strings(
         rest = later;
         let has_memory = !denied.is_pointless("MEMORY USAGE");
         let has_text = !denied.is_pointless("GETRANGE");
-        let is_text = |request: &ReadRequest<'_>| has_text && request.kind == Some(ValueType::String) && request.max_bytes > 0;
+        let is_text = |request: &ReadRequest<'_>| {
+            has_text && request.kind == Some(ValueType::String) && request.max_bytes > 0
+        };
         let mut commands = pipe();
         for request in chunk {
             if has_memory && request.with_memory {
@@ -167,10 +169,11 @@ fn elements(kind: ValueType, reply: Value) -> Option<ReadValue> {
     let parsed = match kind {
         ValueType::String => return None,
         ValueType::List => redis::from_redis_value(reply).map(ReadValue::Members),
-        ValueType::Hash => {
-            redis::from_redis_value::<(u64, Vec<(Vec<u8>, Vec<u8>)>)>(reply).map(|(_, all)| ReadValue::Fields(all))
+        ValueType::Hash => redis::from_redis_value::<(u64, Vec<(Vec<u8>, Vec<u8>)>)>(reply)
+            .map(|(_, all)| ReadValue::Fields(all)),
+        ValueType::Set => {
+            redis::from_redis_value::<(u64, Vec<Vec<u8>>)>(reply).map(|(_, all)| ReadValue::Members(all))
         }
-        ValueType::Set => redis::from_redis_value::<(u64, Vec<Vec<u8>>)>(reply).map(|(_, all)| ReadValue::Members(all)),
         ValueType::Zset => redis::from_redis_value::<(u64, Vec<(Vec<u8>, Vec<u8>)>)>(reply)
             .map(|(_, all)| ReadValue::Members(all.into_iter().map(|(member, _)| member).collect())),
         ValueType::Stream => redis::from_redis_value::<Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>>(reply)

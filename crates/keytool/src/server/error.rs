@@ -46,9 +46,10 @@ impl ServerError {
         match error.kind() {
             _ if is_unauthorized(error) => Self::Unauthorized { address, reason },
             ErrorKind::Io => Self::Lost { address, reason },
-            ErrorKind::Server(_) => {
-                Self::Unsuitable { what: format!("{address} fails at {command}: {reason}"), advice: "try again later" }
-            }
+            ErrorKind::Server(_) => Self::Unsuitable {
+                what: format!("{address} fails at {command}: {reason}"),
+                advice: "try again later",
+            },
             _ => Self::NotRedis { address, reason },
         }
     }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, Pipeline, RedisError, Value,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, Pipeline,
+    RedisError, Value,
 };
 use serde::Serialize;
 use tokio::time::timeout;
@@ -87,7 +88,11 @@ impl Deployment {
 }
 
 /// Asks a sentinel for the primary or a replica.
-async fn behind_sentinel(sentinel: &ConnectionInfo, master: &str, role: Role) -> Result<Deployment, ServerError> {
+async fn behind_sentinel(
+    sentinel: &ConnectionInfo,
+    master: &str,
+    role: Role,
+) -> Result<Deployment, ServerError> {
     let address = sentinel.addr().to_string();
     let mut connection = match open(sentinel).await {
         // Sentinels often have no password although their servers have.
@@ -126,7 +131,8 @@ async fn behind_server(host: &ConnectionInfo, role: Role, kind: &UrlKind) -> Res
         }
         _ => {
             let replication = node.info("replication").await?;
-            let is_replica = replication.as_deref().and_then(|info| info_field(info, "role")) == Some("slave");
+            let is_replica =
+                replication.as_deref().and_then(|info| info_field(info, "role")) == Some("slave");
             let node = match role {
                 Role::Replica if !is_replica => node.replica(host).await?,
                 _ => Node { role: if is_replica { Role::Replica } else { Role::Primary }, ..node },
@@ -154,7 +160,9 @@ async fn cluster(mut seed: Node, host: &ConnectionInfo, role: Role) -> Result<De
             Role::Replica => {
                 let is_usable =
                     |node: &&ClusterNode| node.is_reachable && node.replica_of.as_ref() == Some(&primary.id);
-                all.iter().find(is_usable).ok_or_else(|| no_replica(&format!("{}:{}", primary.host, primary.port)))?
+                all.iter()
+                    .find(is_usable)
+                    .ok_or_else(|| no_replica(&format!("{}:{}", primary.host, primary.port)))?
             }
         };
         let mut node = Node::connect(&at(host, &chosen.host, chosen.port), role).await?;
@@ -194,7 +202,8 @@ async fn open(info: &ConnectionInfo) -> Result<MultiplexedConnection, ServerErro
     let address = info.addr().to_string();
     let unreachable = |reason: String| ServerError::Unreachable { address: address.clone(), reason };
     let client = Client::open(info.clone()).map_err(|error| unreachable(one_line(&error)))?;
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT)).set_response_timeout(None);
+    let config =
+        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT)).set_response_timeout(None);
     let opening = client.get_multiplexed_async_connection_with_config(&config);
     let opened = timeout(CONNECT_TIMEOUT, opening).await;
     let opened = opened.map_err(|_| unreachable(format!("no reply within {CONNECT_TIMEOUT:?}")))?;
@@ -207,7 +216,8 @@ async fn query<T: FromRedisValue>(
     connection: &mut MultiplexedConnection,
     command: &redis::Cmd,
 ) -> Result<T, ServerError> {
-    let reply = timeout(REPLY_TIMEOUT, command.query_async(connection)).await.unwrap_or_else(|_| Err(no_reply()));
+    let reply =
+        timeout(REPLY_TIMEOUT, command.query_async(connection)).await.unwrap_or_else(|_| Err(no_reply()));
     reply.map_err(|error| ServerError::running(address, name, &error))
 }
 
@@ -237,7 +247,8 @@ impl Node {
             command: "INFO",
             reason: "it names the replicas".to_owned(),
         })?;
-        let (host, port) = online_replicas(&replication).into_iter().next().ok_or_else(|| no_replica(&self.address))?;
+        let (host, port) =
+            online_replicas(&replication).into_iter().next().ok_or_else(|| no_replica(&self.address))?;
         Self::connect(&at(info, &host, port), Role::Replica).await
     }
 
@@ -252,7 +263,11 @@ impl Node {
     }
 
     /// Runs one command.
-    pub async fn query<T: FromRedisValue>(&mut self, name: &'static str, command: &redis::Cmd) -> Result<T, ServerError> {
+    pub async fn query<T: FromRedisValue>(
+        &mut self,
+        name: &'static str,
+        command: &redis::Cmd,
+    ) -> Result<T, ServerError> {
         query(&self.address, name, &mut self.connection, command).await
     }
 

@@ -20,7 +20,9 @@ pub(crate) fn cluster_nodes(text: &str, queried: &str) -> Vec<ClusterNode> {
 /// A line such as `ID ip:port@bus,name flags primary ping pong epoch link slots…`.
 fn cluster_node(line: &str, queried: &str) -> Option<ClusterNode> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
-    let [id, location, flags, primary, _ping, _pong, _epoch, link, slots @ ..] = words.as_slice() else { return None };
+    let [id, location, flags, primary, _ping, _pong, _epoch, link, slots @ ..] = words.as_slice() else {
+        return None;
+    };
     let has = |flag: &str| flags.split(',').any(|found| found == flag);
     if has("noaddr") || has("handshake") {
         return None;
@@ -76,7 +78,9 @@ short line";
         let nodes = cluster_nodes(text, "seed");
         let summary: Vec<_> = nodes
             .iter()
-            .map(|node| (node.host.as_str(), node.port, node.replica_of.as_deref(), node.is_reachable, node.has_slots))
+            .map(|node| {
+                (node.host.as_str(), node.port, node.replica_of.as_deref(), node.is_reachable, node.has_slots)
+            })
             .collect();
         assert_eq!(
             summary,

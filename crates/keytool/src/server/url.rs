@@ -25,7 +25,8 @@ pub(crate) fn parse(text: &str) -> Result<DeploymentUrl, ServerError> {
     if !["redis", "rediss"].contains(&protocol) {
         return Err(invalid("the scheme is neither redis nor rediss"));
     }
-    let (user_info, location) = rest.rsplit_once('@').map_or(("", rest), |(user_info, location)| (user_info, location));
+    let (user_info, location) =
+        rest.rsplit_once('@').map_or(("", rest), |(user_info, location)| (user_info, location));
     let (hosts, path) = location.split_once('/').unwrap_or((location, ""));
     let (kind, database) = match variant {
         "" => (UrlKind::Standalone, path),
@@ -40,7 +41,9 @@ pub(crate) fn parse(text: &str) -> Result<DeploymentUrl, ServerError> {
     let sign = if user_info.is_empty() { "" } else { "@" };
     let hosts: Vec<&str> = hosts.split(',').collect();
     if kind == UrlKind::Standalone && hosts.len() > 1 {
-        return Err(invalid("a standalone server has one host; use redis+cluster or redis+sentinel for several"));
+        return Err(invalid(
+            "a standalone server has one host; use redis+cluster or redis+sentinel for several",
+        ));
     }
     let default_port = if matches!(kind, UrlKind::Sentinel { .. }) { ":26379" } else { "" };
     let infos = hosts.iter().map(|host| {

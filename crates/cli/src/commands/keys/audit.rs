@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use ade_catalog::Catalog;
-use ade_keytool::audit::{self, AuditError, AuditOptions, Baseline, ClassReport, OrphanReport, Progress, Report, RuleCount, Violation};
+use ade_keytool::audit::{
+    self, AuditError, AuditOptions, Baseline, ClassReport, OrphanReport, Progress, Report, RuleCount,
+    Violation,
+};
 use ade_keytool::server::{Role, ServerError};
 use ade_keytool::text::{count, size};
 use clap::ValueEnum;
@@ -71,6 +74,7 @@ pub(super) fn run(args: &Args, catalogs: &[Catalog]) -> Result {
         state: args.state.clone(),
         baseline: args.baseline.as_deref().map(Baseline::read).transpose()?,
         drift_percent: args.drift,
+        ..AuditOptions::default()
     };
     block_on_all_cores(async {
         let report = observe(args, catalogs, &options).await?;
@@ -151,7 +155,8 @@ fn page(report: &Report) -> Page {
     if report.orphans.keys > 0 {
         let OrphanReport { keys, memory: estimate, prefixes, .. } = &report.orphans;
         page.line(format_args!("\n{} orphans, {}", count(*keys), memory(estimate.estimated_bytes)));
-        let prefixes = prefixes.iter().map(|(prefix, keys)| format!("{:>10}  {}", count(*keys), output::safe(prefix)));
+        let prefixes =
+            prefixes.iter().map(|(prefix, keys)| format!("{:>10}  {}", count(*keys), output::safe(prefix)));
         page.block("by prefix", prefixes);
     }
     for row in &report.counts {
@@ -162,7 +167,11 @@ fn page(report: &Report) -> Page {
     for node in &coverage.nodes {
         let of = node.keys_expected.map_or_else(|| "an unknown number".to_owned(), count);
         let role = format!("{:?}", node.role).to_lowercase();
-        page.line(format_args!("  {role} {}: read {} keys; it had {of} at the start", node.address, count(node.keys_seen)));
+        page.line(format_args!(
+            "  {role} {}: read {} keys; it had {of} at the start",
+            node.address,
+            count(node.keys_seen)
+        ));
     }
     for line in coverage.lines() {
         page.line(format_args!("  {}", output::safe(&line)));
@@ -197,7 +206,7 @@ fn memory(bytes: Option<u64>) -> String {
 fn time_left(row: &ClassReport) -> String {
     let mut bars: Vec<_> = row.ttl.iter().filter(|bar| bar.keys > 0).collect();
     bars.sort_by_key(|bar| std::cmp::Reverse(bar.keys));
-    let percent = |keys: u64| (u128::from(keys) * 100).div_ceil(u128::from(row.keys.max(1)));
+    let percent = |keys: u64| (u128::from(keys) * 200 + 1) / (2 * u128::from(row.keys.max(1)));
     let shown = bars.iter().take(2).map(|bar| format!("{} {} %", bar.left, percent(bar.keys)));
     shown.collect::<Vec<_>>().join(", ")
 }

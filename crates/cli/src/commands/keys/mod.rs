@@ -1,7 +1,9 @@
 //! `ade keys`: shows the key catalogs as table, JSON or Markdown, maps a concrete key to its entry, and works with live servers.
 
 mod audit;
+mod diff;
 mod explain;
+mod learn;
 mod scan_args;
 
 use std::borrow::Cow;
@@ -62,6 +64,10 @@ enum Command {
     },
     /// Compare the keys of a live Redis with the catalogs: sizes, lifetimes and violations by class
     Audit(audit::Args),
+    /// Show what differs between two catalogs; exits with 1 if anything does
+    Diff(diff::Args),
+    /// Write a first catalog from the keys of a live Redis
+    Learn(learn::Args),
 }
 
 fn shipped_names() -> String {
@@ -90,6 +96,8 @@ pub(crate) fn run(args: &Args) -> Result {
             check_reference(&reference::markdown(&*catalogs), file, args.catalog.as_deref())
         }
         Command::Audit(args) => audit::run(args, &catalogs),
+        Command::Diff(args) => diff::run(args),
+        Command::Learn(args) => learn::run(args),
         Command::Doc { .. } => output::raw(&reference::markdown(&*catalogs)),
     }
 }
@@ -109,6 +117,12 @@ fn select(choice: Option<&str>) -> Result<Cow<'static, [Catalog]>> {
     let source = source.map_err(unreadable)?;
     let catalog = Catalog::parse(choice, &source).map_err(|error| Failure::invalid(error.to_string()))?;
     Ok(Cow::Owned(vec![catalog]))
+}
+
+/// One catalog by its name or file.
+fn select_one(choice: &str) -> Result<Catalog> {
+    let catalogs = select(Some(choice))?.into_owned();
+    catalogs.into_iter().next().ok_or_else(|| Failure::invalid(format!("{choice} has no catalog")))
 }
 
 fn list(catalogs: &[Catalog], format: OutputFormat) -> Result {

@@ -30,7 +30,9 @@ impl ScanArgs {
 /// A bar on standard error. Only a terminal shows it.
 pub(crate) fn progress_bar(what: &str) -> ProgressBar {
     let bar = ProgressBar::no_length().with_message(what.to_owned());
-    let style = ProgressStyle::with_template("{msg} [{bar:30}] {human_pos} of {human_len} keys, {per_sec}, {eta} left");
+    let style = ProgressStyle::with_template(
+        "{msg} [{bar:30}] {human_pos} of {human_len} keys, {per_sec}, {eta} left",
+    );
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar

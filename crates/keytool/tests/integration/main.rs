@@ -1,0 +1,8 @@
+//! Tests of the live side against real servers.
+
+#![expect(clippy::expect_used, reason = "helpers of tests fail like tests")]
+
+mod audit;
+mod audit_resume;
+mod audit_servers;
+mod support;
