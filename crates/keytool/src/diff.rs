@@ -1,6 +1,7 @@
 //! What differs between two versions of a catalog, and what of that breaks programs or data that follow the older one.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use ade_catalog::Catalog;
 use ade_catalog::model::{Entry, EntryKind, Family, IdForm, IdKind, KeyShape};
@@ -147,10 +148,10 @@ fn objects(catalog: &Catalog) -> Vec<Object> {
     let header = vec![
         property("title", &catalog.title),
         property("source", &catalog.source),
-        property("key limit", catalog.key_limit),
+        property("key limit", &catalog.key_limit),
         property(
             "owner segment",
-            catalog.owner_segment.map_or_else(String::new, |segment| segment.to_string()),
+            &catalog.owner_segment.map_or_else(String::new, |segment| segment.to_string()),
         ),
     ];
     let catalog_object = Object { kind: "catalog", name: "catalog".to_owned(), properties: header };
@@ -158,7 +159,7 @@ fn objects(catalog: &Catalog) -> Vec<Object> {
     objects.chain(catalog.entries.iter().map(entry)).chain(catalog.families.iter().map(family)).collect()
 }
 
-fn property(name: &str, value: impl ToString) -> (String, String) {
+fn property(name: &str, value: &dyn Display) -> (String, String) {
     (name.to_owned(), value.to_string())
 }
 
@@ -167,8 +168,8 @@ fn identifier(kind: &IdKind) -> Object {
     match &kind.form {
         IdForm::OneOf(members) => {
             let members: Vec<&str> = members.iter().map(|member| member.value.as_str()).collect();
-            properties.push(property("encoding", "closed set"));
-            properties.push(property("members of the set", members.join(", ")));
+            properties.push(property("encoding", &"closed set"));
+            properties.push(property("members of the set", &members.join(", ")));
         }
         IdForm::Text(rules) => {
             let form = match (rules.sensitive, rules.hashed) {
@@ -181,7 +182,7 @@ fn identifier(kind: &IdKind) -> Object {
                 "{form}, at most {} bytes, reserved: {reserved}, separators: :{}",
                 rules.max_bytes, rules.separators
             );
-            properties.push(property("encoding", encoding));
+            properties.push(property("encoding", &encoding));
         }
     }
     Object { kind: "identifier", name: kind.name.clone(), properties }
@@ -192,7 +193,7 @@ fn entry(entry: &Entry) -> Object {
     let mut properties = vec![
         property("pattern", &entry.plain),
         property("cluster pattern", &entry.cluster),
-        property("formerly", formerly.join(", ")),
+        property("formerly", &formerly.join(", ")),
         property("owner", &entry.owner),
         property("purpose", &entry.purpose),
     ];
@@ -206,7 +207,8 @@ fn entry(entry: &Entry) -> Object {
             "channel"
         }
         EntryKind::Group { names, stream } => {
-            properties.extend([property("stream", stream), property("members of the set", names.join(", "))]);
+            properties
+                .extend([property("stream", &stream), property("members of the set", &names.join(", "))]);
             "group"
         }
     };
@@ -216,17 +218,17 @@ fn entry(entry: &Entry) -> Object {
 fn shape_properties(shape: &KeyShape) -> Vec<(String, String)> {
     let optional = |text: &Option<String>| text.clone().unwrap_or_default();
     let mut properties = vec![
-        property("type", shape.value_type),
+        property("type", &shape.value_type),
         property("ttl", &shape.ttl),
-        property("format", shape.format),
-        property("sensitivity", shape.sensitivity),
-        property("cleanup", optional(&shape.cleanup)),
-        property("score", optional(&shape.score)),
-        property("members", optional(&shape.members)),
-        property("value", optional(&shape.value)),
+        property("format", &shape.format),
+        property("sensitivity", &shape.sensitivity),
+        property("cleanup", &optional(&shape.cleanup)),
+        property("score", &optional(&shape.score)),
+        property("members", &optional(&shape.members)),
+        property("value", &optional(&shape.value)),
     ];
     properties.extend(
-        shape.fields.iter().map(|field| property(&format!("field {}", field.name), field.field_type)),
+        shape.fields.iter().map(|field| property(&format!("field {}", field.name), &field.field_type)),
     );
     properties
 }
@@ -234,8 +236,8 @@ fn shape_properties(shape: &KeyShape) -> Vec<(String, String)> {
 fn family(family: &Family) -> Object {
     let properties = vec![
         property("pattern", &family.pattern),
-        property("must expire", if family.must_expire { "yes" } else { "" }),
-        property("format", family.format.map_or_else(String::new, |format| format.to_string())),
+        property("must expire", &if family.must_expire { "yes" } else { "" }),
+        property("format", &family.format.map_or_else(String::new, |format| format.to_string())),
         property("purpose", &family.purpose),
     ];
     Object { kind: "family", name: family.name.clone(), properties }

@@ -1,7 +1,8 @@
 //! Keyspace tools for owners of any Redis: all of them are driven by a catalog, and need nothing else of ADE.
 //!
 //! [`server`] finds the servers of a deployment, [`scan`] reads their keys in small batches, [`audit`] compares them with
-//! catalogs, [`learn`] writes a first catalog; [`diff`] compares two catalogs.
+//! catalogs, [`learn`] writes a first catalog; [`diff`] compares two
+//! catalogs; [`migrate`] renames keys of a former schema.
 //!
 //! Invariants: reading never disturbs other clients more than its pace allows; a value is read only up to a limit, and never
 //! becomes part of a message or report.
@@ -9,6 +10,7 @@
 pub mod audit;
 pub mod diff;
 pub mod learn;
+pub mod migrate;
 pub mod scan;
 pub mod server;
 pub mod text;

@@ -6,3 +6,4 @@ mod builders;
 mod errors;
 mod generated;
 mod index;
+mod languages;

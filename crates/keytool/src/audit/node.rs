@@ -235,7 +235,7 @@ fn check_content(
     counts.values_read += 1;
     let max = options.max_examples;
     let report = |counts: &mut Counts, rule, message: String| {
-        counts.report(rule, item.class_name(), max, || (item.shown(), message))
+        counts.report(rule, item.class_name(), max, || (item.shown(), message));
     };
     if let ReadValue::Text { bytes, is_truncated } = value {
         if *is_truncated {

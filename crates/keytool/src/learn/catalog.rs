@@ -40,7 +40,6 @@ struct Kind {
 
 /// An entry before it is written.
 struct Draft {
-    name: String,
     text: String,
     pattern: String,
     keys: u64,
@@ -203,7 +202,7 @@ fn draft(
         quoted(&format!("to be described; learned from {} keys", count(leaf.keys))),
         shape(leaf, value_type),
     );
-    Ok(Draft { name, text, pattern: plain, keys: leaf.keys, ids, literal_bytes: literals.sum::<usize>() + 4 })
+    Ok(Draft { text, pattern: plain, keys: leaf.keys, ids, literal_bytes: literals.sum::<usize>() + 4 })
 }
 
 /// `group.name` from the literals.

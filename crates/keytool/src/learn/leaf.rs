@@ -59,7 +59,7 @@ impl Leaf {
         match value {
             ReadValue::Text { bytes, is_truncated } => self.sample_text(bytes, *is_truncated, known),
             ReadValue::Members(members) => {
-                members.iter().for_each(|member| self.sample_text(member, false, known))
+                members.iter().for_each(|member| self.sample_text(member, false, known));
             }
             ReadValue::Fields(fields) => {
                 for (name, value) in fields {

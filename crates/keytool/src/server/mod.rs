@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 pub use self::error::ServerError;
 use self::error::one_line;
-use self::topology::{ClusterNode, cluster_nodes, info_field, online_replicas};
+use self::topology::{ClusterNode, cluster_nodes, first_slots, info_field, online_replicas};
 use self::url::UrlKind;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -250,6 +250,14 @@ impl Node {
         let (host, port) =
             online_replicas(&replication).into_iter().next().ok_or_else(|| no_replica(&self.address))?;
         Self::connect(&at(info, &host, port), Role::Replica).await
+    }
+
+    /// The first slot of each range that this node of a cluster serves.
+    pub(crate) async fn first_slots(&mut self) -> Result<Vec<u16>, ServerError> {
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("NODES");
+        let text: String = self.query("CLUSTER", &command).await?;
+        Ok(first_slots(&text))
     }
 
     /// A section of INFO; `None` if it is denied.

@@ -39,6 +39,13 @@ fn cluster_node(line: &str, queried: &str) -> Option<ClusterNode> {
     })
 }
 
+/// The first slot of each range of the node that replied.
+pub(crate) fn first_slots(text: &str) -> Vec<u16> {
+    let own = text.lines().find(|line| line.contains("myself,")).unwrap_or_default();
+    let ranges = own.split_ascii_whitespace().skip(8).filter(|range| !range.starts_with('['));
+    ranges.filter_map(|range| range.split('-').next()?.parse().ok()).collect()
+}
+
 /// The replicas that are online, from INFO replication.
 pub(crate) fn online_replicas(info: &str) -> Vec<(String, u16)> {
     let replica = |line: &str| {
@@ -90,6 +97,7 @@ short line";
                 ("10.0.0.3", 7002, None, false, true)
             ]
         );
+        assert_eq!(first_slots(text), [0]);
         let info = "role:master\r\nslave0:ip=::1,port=1,state=online,offset=1\r\nslave1:ip=b,port=2,state=wait_bgsave\r\nslave_x:1";
         assert_eq!(online_replicas(info), [("::1".to_owned(), 1)]);
         assert_eq!(info_field(info, "role"), Some("master"));

@@ -5,4 +5,6 @@
 mod audit;
 mod audit_resume;
 mod audit_servers;
+mod learn;
+mod migrate;
 mod support;

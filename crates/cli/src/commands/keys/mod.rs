@@ -3,7 +3,9 @@
 mod audit;
 mod diff;
 mod explain;
+mod generate;
 mod learn;
+mod migrate;
 mod scan_args;
 
 use std::borrow::Cow;
@@ -68,6 +70,10 @@ enum Command {
     Diff(diff::Args),
     /// Write a first catalog from the keys of a live Redis
     Learn(learn::Args),
+    /// Generate typed builders of keys for your own service
+    Generate(generate::Args),
+    /// Migrate keys of the former schema of ADE (lock:*, numbers as states, lists as text) to the present one
+    Migrate(migrate::Args),
 }
 
 fn shipped_names() -> String {
@@ -98,6 +104,8 @@ pub(crate) fn run(args: &Args) -> Result {
         Command::Audit(args) => audit::run(args, &catalogs),
         Command::Diff(args) => diff::run(args),
         Command::Learn(args) => learn::run(args),
+        Command::Migrate(command) => migrate::run(command, args.catalog.as_deref()),
+        Command::Generate(args) => generate::run(args, &catalogs),
         Command::Doc { .. } => output::raw(&reference::markdown(&*catalogs)),
     }
 }
