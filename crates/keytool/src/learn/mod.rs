@@ -57,7 +57,7 @@ pub async fn learn(
     }
     let mut patterns = Vec::new();
     for trie in knowledge.tries.values_mut() {
-        infer::infer(trie, 0, &knowledge.known);
+        infer::infer(trie, &knowledge.known);
         infer::patterns(trie, &[], &mut patterns);
     }
     let mut learned = catalog::write(name, &patterns);

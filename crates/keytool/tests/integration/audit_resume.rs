@@ -9,7 +9,7 @@ use ade_testkit::{Redis, RedisCluster, effort};
 use jiff::Timestamp;
 use tokio::sync::Notify;
 
-use crate::support::{audit, catalogs, command, counts, options, send, valid_keys};
+use crate::support::{audit, catalogs, command, counts, options, owner_of, send, valid_keys};
 
 /// Audits until so many more keys are read; `None` if the audit was interrupted there.
 async fn audit_a_part(url: &str, options: &AuditOptions, keys: u64) -> Option<Report> {
@@ -78,15 +78,15 @@ async fn interrupted_audits_count_the_same() {
 #[tokio::test(flavor = "multi_thread")]
 async fn interrupted_audits_of_a_cluster_count_the_same() {
     let cluster = RedisCluster::start().expect("starts");
-    let number = effort::rounds(9_000, 100_000);
-    for node in cluster.nodes.iter().take(3) {
-        let mut connection = node.connect().expect("connects");
-        for id in 0..number / 3 {
-            // Keys of other slots are rejected.
-            let _: Result<(), _> = command(&["SET", &format!("x:{id}"), "x"]).query(&mut connection);
-        }
+    let number = effort::rounds(21_000, 100_000);
+    let commands =
+        (0..number).map(|id| format!("x:{id}")).map(|key| (key.clone(), command(&["SET", &key, "x"])));
+    let commands: Vec<_> = commands.collect();
+    for (position, node) in cluster.nodes.iter().take(3).enumerate() {
+        let own: Vec<_> = commands.iter().filter(|(key, _)| owner_of(key) == position).cloned().collect();
+        send(&mut node.connect().expect("connects"), &own);
     }
-    check(&cluster.url(), number / 3).await;
+    check(&cluster.url(), number).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

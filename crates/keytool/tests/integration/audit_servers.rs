@@ -4,12 +4,11 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 
 use ade_catalog::Layout;
-use ade_catalog::slot::slot_of;
 use ade_keytool::audit::{AuditError, AuditOptions};
 use ade_keytool::server::{DeploymentKind, Role, ServerError};
 use ade_testkit::{Redis, RedisCluster, RedisSentinel};
 
-use crate::support::{audit, command, counts, options, send, valid_keys};
+use crate::support::{audit, command, counts, options, owner_of, send, valid_keys};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_primary_or_a_replica_of_each_is_read() {
@@ -21,7 +20,7 @@ async fn every_primary_or_a_replica_of_each_is_read() {
         .collect();
     for (number, port) in owners.iter().enumerate() {
         let node = cluster.nodes.iter().find(|node| node.port() == *port).expect("a node");
-        let is_own = |key: &str| usize::from(slot_of(key.as_bytes())) * 3 / 16384 == number;
+        let is_own = |key: &str| owner_of(key) == number;
         let own: Vec<_> = commands.iter().filter(|(key, _)| is_own(key)).cloned().collect();
         send(&mut node.connect().expect("connects"), &own);
         let _: i64 = node.query(&["WAIT", "1", "10000"]).expect("replicated");

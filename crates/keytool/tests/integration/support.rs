@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use ade_catalog::slot::slot_of;
 use ade_catalog::{Catalog, Layout};
 use ade_keytool::audit::{AuditError, AuditOptions, Report};
 use ade_keytool::scan::Pace;
@@ -46,12 +47,18 @@ pub(crate) fn valid_keys(number: u64, layout: Layout) -> Vec<(String, redis::Cmd
         let items = key("cart.items", id);
         commands.push((items.clone(), command(&["HSET", &items, "sku", "a", "count", "2"])));
         commands.push((items.clone(), command(&["EXPIRE", &items, "1800"])));
-        for (entry, ttl) in [("cart.state", "7200"), ("cache.search", "15"), ("mail.draft", "3600")] {
+        for (entry, ttl) in [("cart.state", "7200"), ("mail.bounced", "7200"), ("mail.draft", "3600")] {
             let key = key(entry, id);
             commands.push((key.clone(), command(&["SET", &key, "\"open\"", "EX", ttl])));
         }
     }
     commands
+}
+
+/// The position of the primary that has the slot of a key, in a new cluster of the test kit.
+pub(crate) fn owner_of(key: &str) -> usize {
+    let slot = usize::from(slot_of(key.as_bytes()));
+    (0..3).rev().find(|number| 16384 * number / 3 <= slot).expect("one has it")
 }
 
 /// Sends the commands in pipelines.
