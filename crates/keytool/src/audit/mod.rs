@@ -90,6 +90,11 @@ impl AuditError {
     }
 }
 
+/// Whether a text seems to contain a secret.
+pub(crate) fn looks_secret(text: &str) -> bool {
+    secrets::in_text(text).is_some()
+}
+
 /// How far an audit is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {

@@ -11,6 +11,7 @@ use ade_catalog::model::ValueType;
 use super::infer::{Part, Pattern};
 use super::leaf::Leaf;
 use super::words::name_of;
+use crate::audit::looks_secret;
 use crate::text::{count, duration};
 
 /// Maximum number of identifiers in a key.
@@ -167,7 +168,9 @@ fn draft(
                     id = format!("{base}_{number}");
                 }
                 let kind = kinds.entry(id.clone()).or_default();
-                kind.examples.extend(found.examples.iter().take(3).cloned());
+                // An example may get into a repository.
+                let harmless = found.examples.iter().filter(|example| !looks_secret(example));
+                kind.examples.extend(harmless.take(3).cloned());
                 kind.forms.extend(found.forms.iter().map(|form| form.name()));
                 kind.longest = kind.longest.max(found.longest);
                 kind.after.clone_from(&before);

@@ -80,7 +80,7 @@ fn infer_below(node: &mut Node, depth: usize, evidence: &Evidence<'_>) {
             let stems: BTreeSet<_> = words.iter().map(|word| stem(word)).collect();
             stems.len() == 1 && !stems.contains(&None)
         };
-        let is_like_ids = of_ids.as_ref() == Some(&signature);
+        let is_like_ids = of_ids.as_ref().is_some_and(|of_ids| signature.is_subset(of_ids));
         let are_values = match (words.as_slice(), is_leaf) {
             ([_], true) => depth >= 2 && evident == 1,
             // Such as the type of a resource before its name.

@@ -47,11 +47,7 @@ fn run_all(nodes: &[Redis], commands: &[Vec<String>]) {
     let mut connections: Vec<_> = nodes.iter().map(|node| node.connect().expect("connects")).collect();
     for words in commands {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let owner = if connections.len() == 1 {
-            0
-        } else {
-            (0..3).rev().find(|number| 16384 * number / 3 <= slot).expect("one")
-        };
+        let owner = if connections.len() == 1 { 0 } else { owner_of(words[1]) };
         let _: redis::Value = command(&words).query(&mut connections[owner]).expect("written");
     }
 }

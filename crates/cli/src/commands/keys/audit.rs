@@ -52,6 +52,7 @@ pub(super) struct Args {
     /// Examples for each rule and class in JSON and HTML
     #[arg(long, value_name = "N", default_value_t = 20)]
     examples: usize,
+    /// How to print the report; html is one file with charts
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
