@@ -1,5 +1,7 @@
 //! `ade bench audit`: how fast `ade keys audit` reads a keyspace, and what another client of the same server notices.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ade_keyspace::ade::{self as keys, ids};
@@ -12,8 +14,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use redis::aio::MultiplexedConnection;
 use serde_json::json;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::client_threads::ClientThreads;
@@ -26,11 +26,12 @@ use crate::samples::{Latencies, Samples};
 
 const METHOD: &str = "\
 What is measured, and how:
-  flat out   `ade keys audit --flat-out` with the shipped catalogs on as many keys as --keys says, of five
-             classes of ADE: strings, JSON, hashes, sets. Keys per second of the whole audit.
-  throttled  The same audit with the default pace, for --seconds, in turns with an idle server.
-Meanwhile another client sends one GET every 5 ms on a thread of its own. Its latency counts from the
-scheduled time, so that a stall counts for every request that it delays. A missed aim is not an error.";
+  throttled  `ade keys audit` with its default pace for half of --seconds, in turns with an idle
+             server, on keys of five classes: strings, JSON, hashes, sets, sorted sets.
+  flat out   The same with --flat-out, until all keys are read. Keys per second of the whole audit.
+Meanwhile another client sends one GET every 5 ms on a thread of its own. Its latency counts from
+the scheduled time, so that a stall counts for every request that it delays. A missed aim is not
+an error.";
 
 /// Between two requests of the other client.
 const PROBE_INTERVAL: Duration = Duration::from_millis(5);

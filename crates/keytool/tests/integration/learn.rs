@@ -1,7 +1,7 @@
 //! Learning a catalog from keys whose patterns are known.
 
 use ade_catalog::{Catalog, Layout};
-use ade_keytool::audit::{self, AuditOptions};
+use ade_keytool::audit;
 use ade_keytool::learn::{Learned, learn};
 use ade_keytool::scan::Pace;
 use ade_keytool::server::Role;
@@ -62,9 +62,9 @@ async fn learned_catalog_fits_the_keys() {
     assert!(
         learned.toml.contains("# confidence high: 1") && learned.toml.contains("[[id]]\nname = \"cart_id\"")
     );
+    let (url, catalogs, options) = (redis.url(), [catalog], options());
     let report =
-        audit::audit(&redis.url(), &[catalog], &AuditOptions { ..options() }, Timestamp::UNIX_EPOCH, &|_| ());
-    let report = report.await.expect("audited");
+        audit::audit(&url, &catalogs, &options, Timestamp::UNIX_EPOCH, &|_| ()).await.expect("audited");
     let violations: Vec<_> =
         report.counts.iter().map(|it| (it.rule.name(), it.class.as_str(), it.count)).collect();
     assert_eq!(violations, [("orphan", "orphans", 5)]);

@@ -72,7 +72,7 @@ enum Command {
     Learn(learn::Args),
     /// Generate typed builders of keys for your own service
     Generate(generate::Args),
-    /// Migrate keys of the former schema of ADE (lock:*, numbers as states, lists as text) to the present one
+    /// Migrate keys of the former schema of ADE to the present one
     Migrate(migrate::Args),
 }
 
