@@ -1,9 +1,10 @@
 //! The index finds what the search through all patterns finds.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use ade_catalog::model::{EntryKind, IdForm};
-use ade_catalog::{Catalog, KeyIndex, KeyMatch, Layout, find};
+use ade_catalog::{Catalog, Entry, KeyIndex, KeyMatch, Layout, find};
 use ade_testkit::effort;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -20,6 +21,21 @@ fn catalogs() -> Vec<Catalog> {
     ];
     sources.map(|source| Catalog::parse("a catalog", source).expect("valid")).into()
 }
+
+static CATALOGS: LazyLock<Vec<Catalog>> = LazyLock::new(catalogs);
+
+fn is_key(entry: &Entry) -> bool {
+    matches!(entry.kind, EntryKind::Key(_))
+}
+
+static ONLY_KEYS: LazyLock<Vec<Catalog>> = LazyLock::new(|| {
+    let mut catalogs = catalogs();
+    catalogs.iter_mut().for_each(|catalog| catalog.entries.retain(is_key));
+    catalogs
+});
+
+static INDEXES: LazyLock<[KeyIndex<'static>; 2]> =
+    LazyLock::new(|| [KeyIndex::new(&CATALOGS), KeyIndex::of(&CATALOGS, is_key)]);
 
 fn described(found: Option<(&Catalog, KeyMatch<'_>)>) -> Option<String> {
     let (catalog, found) = found?;
@@ -51,8 +67,7 @@ proptest! {
         text in prop_oneof![any::<String>(), "[a-z]{1,4}", select(vec!["index".to_owned(), "a:b".to_owned(), "%69x".to_owned()])],
         change in (0u8..6, any::<Index>(), prop_oneof!["[a-z{}:%]{0,4}", select(vec!["index".to_owned(), "lock".to_owned()])]),
     ) {
-        let catalogs = catalogs();
-        let catalog = &catalogs[which.0.index(catalogs.len())];
+        let catalog = &CATALOGS[which.0.index(CATALOGS.len())];
         let entry = &catalog.entries[which.1.index(catalog.entries.len())];
         let raw = |name: &str| {
             let kind = catalog.ids.iter().find(|kind| kind.name == name).expect("known");
@@ -65,13 +80,9 @@ proptest! {
         let built = catalog.build(entry, layout, raw).expect("valid");
         let former = entry.formerly.first().map(|former| former.fill(|_| "x"));
         for key in [changed(&built, change), former.unwrap_or_default(), text.clone()] {
-            let index = KeyIndex::new(&catalogs);
-            prop_assert_eq!(described(index.find(&key)), described(find::find_in(&catalogs, &key)), "{}", key);
-            let is_key = |entry: &ade_catalog::Entry| matches!(entry.kind, EntryKind::Key(_));
-            let mut keys_only = catalogs.clone();
-            keys_only.iter_mut().for_each(|catalog| catalog.entries.retain(is_key));
-            let index = KeyIndex::of(&catalogs, is_key);
-            prop_assert_eq!(described(index.find(&key)), described(find::find_in(&keys_only, &key)), "{}", key);
+            let [all, only_keys] = &*INDEXES;
+            prop_assert_eq!(described(all.find(&key)), described(find::find_in(&CATALOGS, &key)), "{}", key);
+            prop_assert_eq!(described(only_keys.find(&key)), described(find::find_in(&ONLY_KEYS, &key)), "{}", key);
         }
     }
 }

@@ -28,15 +28,15 @@ async fn audit_a_part(url: &str, options: &AuditOptions, keys: u64) -> Option<Re
 }
 
 /// What must not depend on interruptions.
-fn summary(report: &Report) -> (Vec<String>, Vec<(String, u64, u64, u64)>, String) {
-    let classes = report.classes.iter().map(|it| {
-        let memory = &it.memory;
-        (it.class.clone(), it.keys, memory.sampled_keys, memory.sampled_bytes)
-    });
+fn summary(report: &Report) -> Vec<String> {
+    let classes = report
+        .classes
+        .iter()
+        .map(|it| format!("{} {} {} {}", it.class, it.keys, it.memory.sampled_keys, it.memory.sampled_bytes));
     let coverage = &report.coverage;
     let seen = format!("{} {} {}", coverage.keys_seen, coverage.values_read, coverage.memory_sampled);
     let examples = report.violations.iter().map(|it| format!("{it:?}"));
-    (counts(report).into_iter().chain(examples).collect(), classes.collect(), seen)
+    counts(report).into_iter().chain(examples).chain(classes).chain([seen]).collect()
 }
 
 async fn check(url: &str, number: u64) {
