@@ -40,7 +40,7 @@ use crate::server::{Deployment, Role, ServerError};
 pub struct AuditOptions {
     pub role: Role,
     pub pace: Pace,
-    /// Of a class with many keys, memory and elements of one key in so many are read. At least 1.
+    /// Of a class with many strings, the memory of one in so many is read. At least 1.
     pub sample: u64,
     /// Whether values are read.
     pub reads_values: bool,

@@ -140,11 +140,11 @@ impl AuditOptions {
         let max_bytes = match (kind, item.format()) {
             _ if !self.reads_values => 0,
             (Some(ValueType::String), Some(Format::Envelope)) => MAX_ENVELOPE_BYTES,
-            (Some(ValueType::String), _) => MAX_STRING_BYTES,
-            _ if item.is_sampled => MAX_STRING_BYTES,
-            _ => 0,
+            _ => MAX_STRING_BYTES,
         };
-        ReadRequest { name: &item.key.name, kind, with_memory: item.is_sampled, max_bytes }
+        // The elements of a collection are read only if its memory is known to be small.
+        let needs_memory = max_bytes > 0 && kind.is_some_and(|kind| kind != ValueType::String);
+        ReadRequest { name: &item.key.name, kind, with_memory: item.is_sampled || needs_memory, max_bytes }
     }
 }
 

@@ -275,16 +275,17 @@ fn coverage(counts: &Counts, options: &AuditOptions, results: &[NodeResult]) -> 
     });
     let mut notes = Vec::new();
     if options.reads_values {
-        let sample = options.sample.max(1);
-        let of = if sample == 1 {
-            "every key".to_owned()
-        } else {
-            format!("the first 1,000 keys of each class and one in {sample} of the others")
-        };
+        let limits = "strings were read up to 4 KiB, envelopes up to 64 KiB, and up to 64 elements of collections of at most 64 KiB";
+        notes.push(limits.to_owned());
+    }
+    let sample = options.sample.max(1);
+    if sample > 1 {
+        let of = if options.reads_values { "strings" } else { "keys" };
         notes.push(format!(
-            "strings were read up to 4 KiB (envelopes up to 64 KiB); memory, and up to 64 elements of small collections, of {of}"
+            "memory is that of the first 1,000 {of} of each class and of one in {sample} of the others"
         ));
-    } else {
+    }
+    if !options.reads_values {
         notes.push("no values were read: envelopes and secrets in values were not checked".to_owned());
     }
     Coverage {

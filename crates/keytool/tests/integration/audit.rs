@@ -29,7 +29,7 @@ fn plant(connection: &mut redis::Connection) {
         vec!["LPUSH", "shop:cart:a:state", "x"],
         vec!["EXPIRE", "shop:cart:a:state", "1000"],
         vec!["SET", "shop:draft:~0123456789abcdef0123456789abcdef01234567", "x"],
-        vec!["SET", "shop:cart:b:state", "x", "EX", "7201"],
+        vec!["SET", "shop:cart:b:state", "x", "EX", "7300"],
         vec!["RPUSH", "shop:mail", r#"{"to":"x","password":"hunter2"}"#],
         vec!["EXPIRE", "shop:mail", "1000"],
         vec!["HSET", "shop:cart:c:items", "sku", "a", "api_key", "correct-horse"],

@@ -43,7 +43,7 @@ pub(super) struct Args {
     /// Difference from the baseline that counts as a violation
     #[arg(long, value_name = "PERCENT", default_value_t = 50, requires = "baseline")]
     drift: u32,
-    /// Of a class with more than 1,000 keys, read memory and elements of one key in N
+    /// Of a class with more than 1,000 strings, read the memory of one in N
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     sample: u64,
     /// Read no values: envelopes and secrets are not checked
