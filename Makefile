@@ -49,7 +49,7 @@ soak: ## Run the randomised tests with many more rounds (ADE_SEED repeats a run)
 fuzz-api: deps ## Fuzz the HTTP API against its OpenAPI description, longer than `make test` (ADE_SEED repeats a run)
 	ADE_SOAK=1 cargo test --locked -p ade-cli --test integration schemathesis -- --nocapture --test-threads 1
 
-bench: $(PEERS)/python/ready ## Measure locks, approvals, lifecycles and events on this machine, compared with baselines and peers
+bench: $(PEERS)/python/ready ## Measure locks, approvals, lifecycles, events and audits on this machine, compared with baselines and peers
 	@scripts/deps bench
 	cargo run --quiet --locked --release -- bench locks
 	cargo run --quiet --locked -p ade-testkit -- redis -- \
@@ -63,6 +63,8 @@ bench: $(PEERS)/python/ready ## Measure locks, approvals, lifecycles and events 
 	cargo run --quiet --locked --release -- bench events
 	cargo run --quiet --locked -p ade-testkit -- redis postgres -- \
 		sh -c 'exec cargo run --quiet --locked --release -- bench events --redis "$$REDIS" --postgres "$$POSTGRES"'
+	cargo run --quiet --locked -p ade-testkit -- redis -- \
+		sh -c 'exec cargo run --quiet --locked --release -- bench audit --redis "$$REDIS"'
 	cargo run --quiet --locked --release --manifest-path peers/Cargo.toml --target-dir $(PEERS) -- \
 		--python $(PEERS_PYTHON) --json $(PEERS)/peers.json
 	cargo run --quiet --locked --release -- bench chart $(PEERS)/peers.json > $(PEERS)/peers.svg

@@ -1,8 +1,9 @@
-//! The benchmarks behind `ade bench`: locks, approvals, whole task lifecycles and events, each compared with a baseline in the same run.
+//! The benchmarks behind `ade bench`: locks, approvals, whole task lifecycles, events and audits, each compared with a baseline in the same run.
 //!
 //! A report shows a missed aim as missed. Servers and data of a benchmark are removed however it ends.
 
 mod approvals;
+mod audit;
 mod chart;
 mod client_threads;
 mod compare;
@@ -48,6 +49,8 @@ enum Command {
     Lifecycle(lifecycle::Args),
     /// Measure events: from commit to followers and streams, projections, and what they cost
     Events(events::Args),
+    /// Measure audits of a keyspace: keys per second, and what another client of the server notices
+    Audit(audit::Args),
     /// Compare the reports of two builds: which figures differ by more than noise
     Compare(compare::Args),
     /// Draw the comparison with other lock services as SVG, to standard output
@@ -62,6 +65,7 @@ impl Args {
             Command::Approvals(args) => args.json,
             Command::Lifecycle(args) => args.json,
             Command::Events(args) => args.json,
+            Command::Audit(args) => args.json,
             Command::Compare(args) => args.json,
             Command::Chart(_) => false,
         }
@@ -84,6 +88,7 @@ pub async fn run(args: Args) -> Result<Outcome, BenchError> {
         Command::Approvals(args) => approvals::run(args).await?,
         Command::Lifecycle(args) => lifecycle::run(args).await?,
         Command::Events(args) => events::run(args).await?,
+        Command::Audit(args) => audit::run(args).await?,
         Command::Compare(args) => return compare::run(args).map(Outcome::Compared),
         Command::Chart(args) => return chart::run(args).map(Outcome::Drawn),
     };

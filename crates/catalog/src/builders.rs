@@ -2,7 +2,14 @@
 //!
 //! There is one type per kind of identifier (a [`crate::key::Id`], or an enum for a closed set), and one module per group with
 //! one function per entry. If a segment names the owner, there is instead one type per owner, which can build only the keys of
-//! that owner. The generated source refers to `ade_catalog` by its absolute path.
+//! that owner. The generated source refers to `ade_catalog` by its absolute path. The modules below generate builders for other
+//! languages, which need nothing of ADE, and test vectors for all of them.
+
+pub mod go;
+mod outline;
+pub mod python;
+pub mod typescript;
+pub mod vectors;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

@@ -50,6 +50,9 @@ enum Strictness {
     Shape,
 }
 
+/// A pattern, the entry that it belongs to, and what it says about the layout of a key.
+pub(crate) type Spelling<'a> = (&'a Entry, MatchedLayout, &'a Pattern);
+
 impl KeyMatch<'_> {
     /// Whether every identifier is encoded canonically.
     #[must_use]
@@ -63,6 +66,11 @@ impl Catalog {
     /// identifiers are not encoded canonically are found too; see [`KeyMatch::is_canonical`].
     #[must_use]
     pub fn find(&self, key: &str) -> Option<KeyMatch<'_>> {
+        self.first_match(&self.spellings(), key)
+    }
+
+    /// Every pattern with its entry, in the order of precedence: those in use, then former ones.
+    pub(crate) fn spellings(&self) -> impl Iterator<Item = Spelling<'_>> + Clone {
         let current = self.entries.iter().flat_map(|entry| {
             let plain = if entry.plain == entry.cluster { MatchedLayout::Both } else { MatchedLayout::Plain };
             [(entry, plain, &entry.plain), (entry, MatchedLayout::Cluster, &entry.cluster)]
@@ -70,10 +78,19 @@ impl Catalog {
         let former = self.entries.iter().flat_map(|entry| {
             entry.formerly.iter().map(move |pattern| (entry, MatchedLayout::Former, pattern))
         });
+        current.chain(former)
+    }
+
+    /// The first of the patterns that matches the key: those with canonical identifiers take precedence.
+    pub(crate) fn first_match<'a>(
+        &'a self,
+        spellings: &(impl Iterator<Item = Spelling<'a>> + Clone),
+        key: &str,
+    ) -> Option<KeyMatch<'a>> {
         let find = |strictness: Strictness| {
-            current.clone().chain(former.clone()).find_map(|(entry, spelling, pattern)| {
+            spellings.clone().find_map(|(entry, layout, pattern)| {
                 let ids = self.match_parts(pattern, pattern.parts(), key, strictness, &str::is_empty)?;
-                Some(KeyMatch { entry, layout: spelling, ids })
+                Some(KeyMatch { entry, layout, ids })
             })
         };
         [Strictness::Canonical, Strictness::Members, Strictness::Shape].into_iter().find_map(find)

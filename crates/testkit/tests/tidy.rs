@@ -39,7 +39,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "catalog",
         ],
     ),
-    ("bench", &["client", "store", "domain", "keyspace"]),
+    ("bench", &["client", "store", "domain", "keyspace", "keytool"]),
     (
         "cli",
         &[

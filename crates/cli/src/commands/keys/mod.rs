@@ -1,7 +1,13 @@
-//! `ade keys`: shows the key catalogs as table, JSON or Markdown, and maps a concrete key to its entry.
+//! `ade keys`: shows the key catalogs as table, JSON or Markdown, maps a concrete key to its entry, and works with live servers.
 
+mod audit;
+mod diff;
 mod explain;
+mod generate;
+mod learn;
 mod lint;
+mod migrate;
+mod scan_args;
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -63,6 +69,16 @@ enum Command {
     ///
     /// Reads Rust, shell, Python, JavaScript, TypeScript, Go and Lua. Exits with 1 if something is found.
     Lint(lint::Args),
+    /// Compare the keys of a live Redis with the catalogs: sizes, lifetimes and violations by class
+    Audit(audit::Args),
+    /// Show what differs between two catalogs; exits with 1 if anything does
+    Diff(diff::Args),
+    /// Write a first catalog from the keys of a live Redis
+    Learn(learn::Args),
+    /// Generate typed builders of keys for your own service
+    Generate(generate::Args),
+    /// Migrate keys of the former schema of ADE to the present one
+    Migrate(migrate::Args),
 }
 
 fn shipped_names() -> String {
@@ -91,6 +107,11 @@ pub(crate) fn run(args: &Args) -> Result {
         Command::Doc { check: Some(file), .. } => {
             check_reference(&reference::markdown(&*catalogs), file, args.catalog.as_deref())
         }
+        Command::Audit(args) => audit::run(args, &catalogs),
+        Command::Diff(args) => diff::run(args),
+        Command::Learn(args) => learn::run(args),
+        Command::Migrate(command) => migrate::run(command, args.catalog.as_deref()),
+        Command::Generate(args) => generate::run(args, &catalogs),
         Command::Doc { .. } => output::raw(&reference::markdown(&*catalogs)),
     }
 }
@@ -110,6 +131,12 @@ fn select(choice: Option<&str>) -> Result<Cow<'static, [Catalog]>> {
     let source = source.map_err(unreadable)?;
     let catalog = Catalog::parse(choice, &source).map_err(|error| Failure::invalid(error.to_string()))?;
     Ok(Cow::Owned(vec![catalog]))
+}
+
+/// One catalog by its name or file.
+fn select_one(choice: &str) -> Result<Catalog> {
+    let catalogs = select(Some(choice))?.into_owned();
+    catalogs.into_iter().next().ok_or_else(|| Failure::invalid(format!("{choice} has no catalog")))
 }
 
 fn list(catalogs: &[Catalog], format: OutputFormat) -> Result {

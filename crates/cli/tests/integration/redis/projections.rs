@@ -17,6 +17,7 @@ use ade_testkit::{AdeServer, Postgres, WorkerProcess};
 use serde_json::{Value, json};
 
 use crate::redis::key_inspector::{Coverage, KeyInspector, catalog};
+use crate::redis::key_tools;
 use crate::redis::servers::{RedisBackend, TIMEOUT};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_ade");
@@ -360,6 +361,7 @@ async fn every_key_is_written_rebuilt_and_compared(redis: RedisBackend) {
     until("the relay has read every event", TIMEOUT, relayed).await.expect("in time");
     inspector.check_all();
     assert_eq!(unwritten(&inspector.coverage, &["lock.", "agent.", "ratelimit.lock"]), [""; 0]);
+    key_tools::check_filled(&installation.redis.url(), installation.redis.is_cluster());
     let keys = installation.snapshot();
     let has = |key: &str| keys.contains_key(key);
     assert_eq!(people.org.task_request(&open).await["state"], "REVIEWING");
