@@ -11,7 +11,7 @@ PEERS_PYTHON := $(PEERS)/python/bin/python
 LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings
 
 # More threads than cores: tests mostly wait for servers to start and for leases to expire.
-TEST_THREADS := $(shell echo $$((2 * $$(nproc))))
+TEST_THREADS := $(shell echo $$((3 * $$(nproc))))
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
