@@ -16,7 +16,7 @@ use crate::confirmation::Confirmation;
 use crate::diff::{self, CompareBudget, DiffRow};
 use crate::drawing::{counted_level, level_name, lifecycle, meter};
 use crate::effect::effect;
-use crate::format::{count, visible};
+use crate::format::visible;
 use crate::shell::Viewer;
 use crate::votes::{OwnDecision, Votes};
 
@@ -234,7 +234,8 @@ impl Review {
                 let needed = match one.needed {
                     0 => String::new(),
                     _ if self.has_requested_changes(&one.policy) => String::new(),
-                    needed => format!("{} needed", count(needed as usize, "more approval")),
+                    1 => "1 more approval needed".to_owned(),
+                    needed => format!("{needed} more approvals needed, from different people"),
                 };
                 RequirementRow { sign, class, policy: visible(&one.policy), needed, why: visible(&one.why) }
             })

@@ -44,7 +44,7 @@ impl Votes {
         };
         let waiting: Vec<String> = pending.iter().map(name).collect();
         let due = pending.iter().map(|approval| approval.due_at).min_by_key(|due| due.0);
-        let waiting = due.map(|due| WaitingReviewers { names: names(&waiting, MAX_WAITING, "and"), due });
+        let waiting = due.map(|due| WaitingReviewers { names: names(&waiting, MAX_WAITING, "or"), due });
         let counts = |approval: &&Approval| {
             !matches!(approval.status, ApprovalStatus::Invalidated | ApprovalStatus::Closed)
         };
@@ -150,7 +150,7 @@ mod tests {
             approval("erin", ApprovalStatus::ChangesRequested),
         ];
         let votes = Votes::of(&all, "carol");
-        assert_eq!(votes.waiting.expect("two wait").names, "you and Name of alice");
+        assert_eq!(votes.waiting.expect("two wait").names, "you or Name of alice");
         let decided: Vec<&str> = votes.decided.iter().map(|vote| vote.did.as_str()).collect();
         assert_eq!(decided, ["requested changes", "approved"]);
         assert_eq!(votes.rest.iter().map(|vote| vote.name.as_str()).collect::<Vec<_>>(), ["Name of bob"]);

@@ -66,12 +66,12 @@ fn json_and_sarif_name_path_line_rule_and_message() {
 fn another_catalog_governs_other_keys() {
     let folder = folder(
         "a.sh",
-        b"#!/bin/sh\nredis-cli GET \"shop:cart:$1:items\"\nredis-cli GET \"shop:cart:$1:item\"\n",
+        b"#!/bin/sh\nredis-cli GET \"shop:cart:$1:items\"\nredis-cli GET \"shop:crt:$1:items\"\n",
     );
     let shop = concat!(env!("CARGO_MANIFEST_DIR"), "/../catalog/tests/fixtures/shop.toml");
     let (code, stdout, _) = run(&folder, &["--catalog", shop, "--skip", "inline-key", "."]);
     assert_eq!((code, stdout.lines().count()), (1, 1), "{stdout}");
-    assert!(stdout.starts_with("a.sh:3: unknown-key shop:cart:{1}:item: no entry of shop"), "{stdout}");
+    assert!(stdout.starts_with("a.sh:3: unknown-key shop:crt:{1}:items: no entry of shop"), "{stdout}");
 }
 
 #[test]

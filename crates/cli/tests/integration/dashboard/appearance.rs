@@ -121,7 +121,7 @@ async fn lock_scene(dashboard: &Dashboard) {
         });
         let _ = dashboard.api.post("/locks/acquire", &body).await.expect_status(status);
     };
-    acquire("schema-migrator", "resource:database:prod-orders", "add the column refunded_at", 200).await;
+    acquire("schema-migrator", "resource:database:prod-orders", "rebuild an index", 200).await;
     acquire("release-bot", "resource:service:checkout", "roll out checkout 2.14.0", 200).await;
     acquire("report-writer", "resource:bucket:monthly-reports", "write the report of November", 200).await;
     acquire("release-bot", "resource:database:prod-orders", "check the schema before the rollout", 202).await;
