@@ -16,7 +16,7 @@ use crate::confirmation::Confirmation;
 use crate::diff::{self, CompareBudget, DiffRow};
 use crate::drawing::{counted_level, level_name, lifecycle, meter};
 use crate::effect::effect;
-use crate::format::visible;
+use crate::format::{count, visible};
 use crate::shell::Viewer;
 use crate::votes::{OwnDecision, Votes};
 
