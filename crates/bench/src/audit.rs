@@ -185,10 +185,12 @@ async fn probe(url: String, is_over: Arc<AtomicBool>) -> Result<Samples, BenchEr
     let mut ticks = interval(PROBE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut samples = Samples::default();
+    let id = ids::TaskId::new("probe").map_err(|error| unavailable(&error))?;
+    let key = keys::task::state(&id).in_layout(Layout::Plain);
     while !is_over.load(Ordering::Relaxed) {
         let scheduled = ticks.tick().await;
         let _: Option<String> = redis::cmd("GET")
-            .arg("probe")
+            .arg(key.as_str())
             .query_async(&mut connection)
             .await
             .map_err(|error| unavailable(&error))?;

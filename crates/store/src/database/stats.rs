@@ -58,7 +58,7 @@ pub struct DailyStats {
     pub failed: u64,
     pub rejected: u64,
     pub cancelled: u64,
-    /// Tasks that reviewers decided about, among the last [`MAX_SAMPLED_TASKS`] that were closed.
+    /// Tasks that reviewers decided about, among the last `MAX_SAMPLED_TASKS` that were closed.
     pub reviewed: u64,
     /// Those of them that were approved.
     pub approved: u64,

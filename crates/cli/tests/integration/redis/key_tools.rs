@@ -66,17 +66,22 @@ fn fill(redis: &Redis, keys: u64) {
     let mut pipeline = redis::pipe();
     for id in 0..keys {
         let task = format!("ade:task:0192f6c0-5a7e-7cc0-8c7b-{id:012}");
-        match id % 3 {
-            0 => pipeline.cmd("SET").arg(format!("{task}:state")).arg("APPROVED").arg("EX").arg(90 * 86_400),
-            1 => pipeline
-                .cmd("SET")
+        let command = match id % 3 {
+            0 => redis::cmd("SET")
+                .arg(format!("{task}:state"))
+                .arg("APPROVED")
+                .arg("EX")
+                .arg(90 * 86_400)
+                .to_owned(),
+            1 => redis::cmd("SET")
                 .arg(format!("{task}:data"))
                 .arg(r#"{"task_id":"x"}"#)
                 .arg("EX")
-                .arg(86_400),
-            _ => pipeline.cmd("ZADD").arg(format!("ade:approval:queue:user:u{id}")).arg(1).arg("x"),
-        }
-        .ignore();
+                .arg(86_400)
+                .to_owned(),
+            _ => redis::cmd("ZADD").arg(format!("ade:approval:queue:user:u{id}")).arg(1).arg("x").to_owned(),
+        };
+        pipeline.add_command(command).ignore();
         if id % 5000 == 4999 || id + 1 == keys {
             pipeline.query::<()>(&mut connection).expect("written");
             pipeline.clear();

@@ -1,5 +1,6 @@
 //! The database on SQLite and on PostgreSQL: every scenario runs on both, against real databases.
 
+mod approvals;
 mod archives;
 mod event_consumers;
 mod event_log;
