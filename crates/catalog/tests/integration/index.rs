@@ -9,18 +9,7 @@ use ade_testkit::effort;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-fn catalogs() -> Vec<Catalog> {
-    let sources = [
-        include_str!("../fixtures/shop.toml"),
-        include_str!("../fixtures/guild.toml"),
-        include_str!("../fixtures/tricky.toml"),
-        include_str!("../fixtures/bare.toml"),
-        include_str!("../../../keyspace/catalogs/ade.toml"),
-        include_str!("../../../keyspace/catalogs/mediation.toml"),
-        include_str!("../../../keyspace/catalogs/mesh.toml"),
-    ];
-    sources.map(|source| Catalog::parse("a catalog", source).expect("valid")).into()
-}
+use crate::catalogs;
 
 static CATALOGS: LazyLock<Vec<Catalog>> = LazyLock::new(catalogs);
 

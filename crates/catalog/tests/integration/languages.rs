@@ -9,6 +9,8 @@ use ade_catalog::builders::{go, python, typescript};
 use ade_catalog::{Catalog, ident};
 use ade_testkit::effort::{self, SeededRng};
 
+use crate::catalogs;
+
 const PYTHON_CHECK: &str = r#"
 import importlib.util, json, sys
 spec = importlib.util.spec_from_file_location("keys", sys.argv[1])
@@ -45,19 +47,6 @@ for (const it of vectors.keys) {
 }
 console.log(vectors.identifiers.length, vectors.keys.length);
 "#;
-
-fn catalogs() -> Vec<Catalog> {
-    let sources = [
-        include_str!("../fixtures/shop.toml"),
-        include_str!("../fixtures/guild.toml"),
-        include_str!("../fixtures/tricky.toml"),
-        include_str!("../fixtures/bare.toml"),
-        include_str!("../../../keyspace/catalogs/ade.toml"),
-        include_str!("../../../keyspace/catalogs/mediation.toml"),
-        include_str!("../../../keyspace/catalogs/mesh.toml"),
-    ];
-    sources.map(|source| Catalog::parse("a catalog", source).expect("valid")).into()
-}
 
 /// Any text: letters of all scripts, separators, control characters, forms of digests.
 fn random_texts() -> Vec<String> {

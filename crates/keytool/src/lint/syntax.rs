@@ -69,8 +69,16 @@ pub(super) trait FrontEnd: Sync {
     /// The text that an expression makes.
     fn text(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> Option<TextExpr>;
 
+    /// An argument that is no text.
+    fn value(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> Arg;
+
     /// An expression as argument.
-    fn arg(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> Arg;
+    fn arg(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> Arg {
+        if depth > MAX_DEPTH {
+            return cx.other(node);
+        }
+        self.text(cx, node, depth).map_or_else(|| self.value(cx, node, depth), Arg::Text)
+    }
 
     /// The call that a node is.
     fn method_call<'s, 't>(&self, cx: &Context<'s>, node: Node<'t>) -> Option<MethodCall<'s, 't>>;

@@ -72,13 +72,7 @@ impl FrontEnd for Go {
         }
     }
 
-    fn arg(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> Arg {
-        if depth > MAX_DEPTH {
-            return cx.other(node);
-        }
-        if let Some(text) = self.text(cx, node, depth) {
-            return Arg::Text(text);
-        }
+    fn value(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> Arg {
         let deeper = |node| self.arg(cx, node, depth + 1);
         match node.kind() {
             "int_literal" | "float_literal" => Arg::Number(cx.text_of(node).to_owned()),

@@ -72,13 +72,7 @@ impl FrontEnd for Lua {
         }
     }
 
-    fn arg(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> Arg {
-        if depth > MAX_DEPTH {
-            return cx.other(node);
-        }
-        if let Some(text) = self.text(cx, node, depth) {
-            return Arg::Text(text);
-        }
+    fn value(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> Arg {
         match node.kind() {
             "number" => Arg::Number(cx.text_of(node).to_owned()),
             "table_constructor" => {

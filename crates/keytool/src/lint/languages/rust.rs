@@ -114,13 +114,7 @@ impl FrontEnd for Rust {
         }
     }
 
-    fn arg(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> Arg {
-        if depth > MAX_DEPTH {
-            return cx.other(node);
-        }
-        if let Some(text) = self.text(cx, node, depth) {
-            return Arg::Text(text);
-        }
+    fn value(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> Arg {
         match node.kind() {
             "integer_literal" | "float_literal" => Arg::Number(cx.text_of(node).to_owned()),
             "array_expression" | "tuple_expression" => {

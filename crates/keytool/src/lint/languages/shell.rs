@@ -119,11 +119,8 @@ impl FrontEnd for Shell {
         }
     }
 
-    fn arg(&self, cx: &Context<'_>, node: Node<'_>, depth: usize) -> Arg {
-        match self.text(cx, node, depth) {
-            Some(text) => Arg::Text(text),
-            None => cx.other(node),
-        }
+    fn value(&self, cx: &Context<'_>, node: Node<'_>, _depth: usize) -> Arg {
+        cx.other(node)
     }
 
     fn method_call<'s, 't>(&self, _cx: &Context<'s>, _node: Node<'t>) -> Option<MethodCall<'s, 't>> {
